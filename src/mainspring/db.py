@@ -1,0 +1,300 @@
+"""The database: the pool, and the two scopes in which every statement of the server runs.
+
+A scope is one transaction with its role, tenant and timeouts set locally, in one statement; nothing of it outlives the
+transaction, so a pooler in transaction mode may sit in between. Scopes do not nest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from mainspring import telemetry
+from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, Transient
+
+if TYPE_CHECKING:
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+else:
+    Pool = asyncpg.Pool
+    Connection = asyncpg.Connection
+
+APP_ROLE = "mainspring_app"
+SYSTEM_ROLE = "mainspring_system"
+CLIENT_DEADLINE_SECONDS = 35.0
+
+# SQLSTATE classes: an outage or a lost race may pass; a refused value will not
+_TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+_BAD_DATA_CLASSES = frozenset({"22", "23", "54"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long one transaction may sit idle, wait for a lock, and run a statement, in milliseconds."""
+
+    idle_ms: int = 5_000
+    lock_ms: int = 5_000
+    statement_ms: int = 30_000
+
+
+COMMAND = Budget()
+LONG_READ = Budget(statement_ms=60_000)
+
+_open_scope: ContextVar[str | None] = ContextVar("mainspring_open_scope", default=None)
+
+
+@contextmanager
+def mapped_errors() -> Iterator[None]:
+    """Turn the driver's errors into ours, by SQLSTATE class; a defect of ours stays what it is."""
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        state = error.sqlstate or ""
+        if state[:2] in _TRANSIENT_CLASSES or isinstance(error, asyncpg.InvalidCachedStatementError):
+            raise Transient(f"{type(error).__name__}: {error}") from error
+        if state[:2] in _BAD_DATA_CLASSES:
+            raise BadData(f"{type(error).__name__}: {error}") from error
+        raise
+    except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        if isinstance(error, asyncpg.DataError):
+            raise BadData(f"{type(error).__name__}: {error}") from error
+        raise Transient(f"{type(error).__name__}: {error}") from error
+
+
+class Scope:
+    """An open transaction. Its statements are counted by purpose, and its errors are ours."""
+
+    __slots__ = ("_role", "conn", "purpose", "tenant")
+
+    def __init__(self, conn: Connection, *, purpose: str, tenant: UUID | None, role: str | None) -> None:
+        self.conn = conn
+        self.purpose = purpose
+        self.tenant = tenant
+        self._role = role
+
+    async def fetch(self, sql: str, *args: Any) -> list[asyncpg.Record]:
+        """Run a statement and return its rows."""
+        self._count()
+        with mapped_errors():
+            return await self.conn.fetch(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
+
+    async def fetchrow(self, sql: str, *args: Any) -> asyncpg.Record | None:
+        """Run a statement and return its first row, or None."""
+        self._count()
+        with mapped_errors():
+            return await self.conn.fetchrow(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """Run a statement and return the first value of its first row, or None."""
+        self._count()
+        with mapped_errors():
+            return await self.conn.fetchval(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Run a statement and return how many rows it touched."""
+        self._count()
+        with mapped_errors():
+            status = await self.conn.execute(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
+        last = status.rpartition(" ")[2]
+        return int(last) if last.isdigit() else 0
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Undo only the block when it raises."""
+        async with _transaction(self.conn):
+            yield
+
+    @asynccontextmanager
+    async def as_system(self, purpose: str) -> AsyncIterator[None]:
+        """See all tenants inside the block, in this same transaction; what was set before is set again after it."""
+        if self._role is None:
+            yield
+            return
+        before = self.purpose
+        self.purpose = purpose
+        await self.fetchval("select set_config('role', $1, true)", SYSTEM_ROLE)
+        try:
+            yield
+        finally:
+            self.purpose = before
+            # a failed transaction refuses this, and needs it no more: the role ends with the transaction
+            if not self._aborted():
+                await self.fetchval("select set_config('role', $1, true)", self._role)
+
+    def _aborted(self) -> bool:
+        return self.conn.is_closed() or not self.conn.is_in_transaction()
+
+    def _count(self) -> None:
+        telemetry.statements.labels(self.purpose).inc()
+
+
+class Database:
+    """A pool and how scopes are opened on it.
+
+    With `roles=True` (the server) every scope takes on `mainspring_app` or `mainspring_system`, and row-level security holds.
+    With `roles=False` (the library) scopes run as the pool's own role.
+    """
+
+    def __init__(self, pool: Pool, *, roles: bool) -> None:
+        self.pool = pool
+        self.roles = roles
+
+    @asynccontextmanager
+    async def tenant(self, tenant: UUID, *, purpose: str = "command", budget: Budget = COMMAND) -> AsyncIterator[Scope]:
+        """Open a transaction that sees one tenant."""
+        async with self._open(purpose, tenant, APP_ROLE, budget) as scope:
+            yield scope
+
+    @asynccontextmanager
+    async def system(self, purpose: str, *, budget: Budget = COMMAND) -> AsyncIterator[Scope]:
+        """Open a transaction that sees all tenants."""
+        async with self._open(purpose, None, SYSTEM_ROLE, budget) as scope:
+            yield scope
+
+    @asynccontextmanager
+    async def _open(self, purpose: str, tenant: UUID | None, role: str, budget: Budget) -> AsyncIterator[Scope]:
+        with _entered(purpose):
+            async with self._connection() as conn, _transaction(conn):
+                scope = Scope(conn, purpose=purpose, tenant=tenant, role=role if self.roles else None)
+                await scope.fetchval(
+                    _SET_SCOPE,
+                    role if self.roles else "none",
+                    str(tenant) if tenant else "",
+                    f"{budget.idle_ms}",
+                    f"{budget.lock_ms}",
+                    f"{budget.statement_ms}",
+                )
+                yield scope
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        with mapped_errors():
+            conn = await self.pool.acquire(timeout=CLIENT_DEADLINE_SECONDS)
+        try:
+            yield conn
+        finally:
+            with mapped_errors():
+                await self.pool.release(conn)
+
+    @asynccontextmanager
+    async def adopt(self, conn: Connection, tenant: UUID) -> AsyncIterator[Scope]:
+        """Open a transaction on the caller's own connection, or join the one that is open on it; his settings stay his."""
+        if self.roles:
+            raise Misuse("a connection of your own is for the library; the server opens its scopes itself")
+        with _entered("adopted"):
+            async with _transaction(conn):
+                yield Scope(conn, purpose="adopted", tenant=tenant, role=None)
+
+
+@asynccontextmanager
+async def _transaction(conn: Connection) -> AsyncIterator[None]:
+    """A transaction, or a savepoint inside one. Only its own statements have their errors mapped: the block's are the block's."""
+    transaction = conn.transaction()
+    with mapped_errors():
+        await transaction.start()
+    try:
+        yield
+    except BaseException:
+        if not conn.is_closed():
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await transaction.rollback()
+        raise
+    try:
+        with mapped_errors():
+            await transaction.commit()
+    except Transient as error:
+        if isinstance(error.__cause__, asyncpg.TransactionRollbackError):
+            raise
+        # the link broke while COMMIT was on its way: it may stand or not
+        raise OutcomeUnknown(str(error)) from error
+
+
+_SET_SCOPE = """
+select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
+       set_config('idle_in_transaction_session_timeout', $3, true),
+       set_config('lock_timeout', $4, true), set_config('statement_timeout', $5, true)
+"""
+
+
+@contextmanager
+def _entered(purpose: str) -> Iterator[None]:
+    inside = _open_scope.get()
+    if inside is not None:
+        raise Misuse(f"a scope ({purpose}) inside a scope ({inside}): use the one that is open")
+    token = _open_scope.set(purpose)
+    try:
+        yield
+    finally:
+        _open_scope.reset(token)
+
+
+async def create_pool(*, max_size: int, statement_cache_size: int = 100, **connect: Any) -> Pool:
+    """Open the server's own pool: JSON through msgspec, and no costly reset, since all state is local to transactions."""
+    pool = await asyncpg.create_pool(
+        min_size=1,
+        max_size=max_size,
+        statement_cache_size=statement_cache_size,
+        command_timeout=CLIENT_DEADLINE_SECONDS,
+        init=_init,
+        reset=_reset,
+        **connect,
+    )
+    assert pool is not None
+    return pool
+
+
+async def _init(conn: Connection) -> None:
+    await conn.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: msgspec.json.encode(value).decode(),
+        decoder=msgspec.json.decode,
+        format="text",
+    )
+    # the first array of a type costs milliseconds of introspection: pay it now
+    await conn.fetchval("select $1::uuid[] is null and $2::text[] is null", [], [])
+
+
+async def _reset(conn: Connection) -> None:
+    # a rollback that was cancelled half-way leaves its transaction open; nothing else can outlive a scope
+    if conn.is_in_transaction():
+        await conn.reset()
+
+
+async def unscoped_read_is_refused(pool: Pool) -> bool:
+    """Tell whether the login role alone can see no tenant's rows; the server is not ready while it can."""
+    async with pool.acquire() as conn:
+        login = await conn.fetchrow("select rolsuper or rolbypassrls as above from pg_roles where rolname = current_user")
+        if login is None or login["above"]:
+            return False
+        try:
+            return await conn.fetchval("select count(*) from mainspring.tenants") == 0
+        except asyncpg.InsufficientPrivilegeError:
+            return True
+
+
+def unique_violation(error: BaseException) -> str | None:
+    """Return the name of the unique constraint that an error of ours comes from, or None."""
+    cause = error.__cause__
+    return cause.constraint_name if isinstance(cause, asyncpg.UniqueViolationError) else None
+
+
+def ordered(ids: Sequence[UUID]) -> list[UUID]:
+    """Return ids in the order in which rows of one table are locked."""
+    return sorted(ids)
+
+
+async def gather_closed(pool: Pool, *, timeout_seconds: float) -> None:
+    """Close the pool; end its connections when that takes too long."""
+    try:
+        await asyncio.wait_for(pool.close(), timeout_seconds)
+    except TimeoutError:
+        pool.terminate()

@@ -1,0 +1,132 @@
+"""Children that die with us, and what the kernel says about a process that somebody else left behind.
+
+Takes a command line, leaves a child in its own session (Ctrl-C in our terminal does not reach it) that the kernel
+signals when we die. If we die here, between fork and exec, the child notices that it was orphaned and leaves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from mainspring.embedded.problems import EmbeddedError
+
+_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The operating-system user that a child runs as; `drop` says that it is not ours, so privileges are given up."""
+
+    uid: int
+    gid: int
+    drop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """No such process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zombie:
+    """Dead, but its parent has not asked for its exit status yet. It answers to kill(pid, 0) like a living one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Running, with the command line it was started with."""
+
+    argv: tuple[str, ...]
+
+
+def inspect(pid: int) -> Gone | Zombie | Alive:
+    """What the kernel knows about `pid`. Without /proc (macOS) the living have an unknown, empty command line."""
+    if not Path("/proc/self/stat").exists():
+        return _inspect_by_signal(pid)
+    try:
+        # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return Gone()
+    if state in {"Z", "X"}:
+        return Zombie()
+    return Alive(tuple(os.fsdecode(part) for part in argv.split(b"\0") if part))
+
+
+def _inspect_by_signal(pid: int) -> Gone | Alive:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return Gone()
+    except PermissionError:
+        return Alive(())
+    return Alive(())
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    stdout: int | IO[bytes],
+    death_signal: signal.Signals,
+    account: Account | None = None,
+    cwd: str | Path = "/",
+) -> subprocess.Popen[bytes]:
+    """Start a child in its own session, stderr joined to stdout, that gets `death_signal` when we die.
+
+    The kernel ties that signal to the *thread* that forks, so this refuses to run anywhere but in the main thread:
+    from a worker thread the child would be shut down the moment that thread ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise EmbeddedError("a child must be started from the main thread, or it dies with the thread that started it")
+    drop = account if account is not None and account.drop else None
+    return subprocess.Popen(
+        [os.fspath(part) for part in argv],
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        user=drop.uid if drop else None,
+        group=drop.gid if drop else None,
+        extra_groups=[] if drop else None,
+        preexec_fn=_tie_to_parent(death_signal),  # noqa: PLW1509 - started from a process with one thread
+    )
+
+
+def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
+    if _LIBC is None:
+        return None
+    libc, parent, number = _LIBC, os.getpid(), int(death_signal)
+
+    def tie() -> None:  # runs in the child, after the change of user (which would clear the wish) and before exec
+        libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the wish was registered
+            os._exit(1)
+
+    return tie
+
+
+def stop(child: subprocess.Popen[bytes], ladder: Sequence[tuple[signal.Signals, float]]) -> None:
+    """Ask with each (signal, grace in seconds) in turn until the child is gone; reaps it."""
+    for number, grace_seconds in ladder:
+        if child.poll() is not None:
+            return
+        child.send_signal(number)
+        try:
+            child.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            continue

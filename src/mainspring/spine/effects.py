@@ -1,0 +1,381 @@
+"""Effects: what is owed, its states, and the one table of moves between them. Pure: no await, no clock.
+
+An illegal move raises and changes nothing. The store writes what `resolve` decided, and nothing else decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, assert_never
+from uuid import UUID
+
+from mainspring.spine.errors import Definitive, Misuse, OutcomeUnknown, Transient
+from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
+
+KIND_LENGTH_MAX = 64
+KEY_LENGTH_MAX = 300
+CRASHES_ALONE = 2  # from this many crashes on, a row runs with nothing else in flight
+CRASHES_MAX = 5
+DEFER_LIMIT_SECONDS = 7 * 86_400.0
+
+
+class EffectState(StrEnum):
+    """Where an effect stands. `done`, `dropped` and `discarded` are final; `dead` waits for an operator."""
+
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    DONE = "done"
+    DROPPED = "dropped"
+    DEAD = "dead"
+    DISCARDED = "discarded"
+
+
+class Move(StrEnum):
+    """Everything that can happen to an effect."""
+
+    CLAIM = "claim"
+    RECLAIM = "reclaim"
+    FINISH = "finish"
+    DROP = "drop"
+    WAIT = "wait"
+    BURY = "bury"
+    CANCEL = "cancel"
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+S, M = EffectState, Move
+TRANSITIONS: Mapping[tuple[EffectState, Move], EffectState] = {
+    (S.PENDING, M.CLAIM): S.CLAIMED,
+    (S.PENDING, M.CANCEL): S.DROPPED,
+    (S.CLAIMED, M.RECLAIM): S.CLAIMED,
+    (S.CLAIMED, M.FINISH): S.DONE,
+    (S.CLAIMED, M.DROP): S.DROPPED,
+    (S.CLAIMED, M.WAIT): S.PENDING,
+    (S.CLAIMED, M.BURY): S.DEAD,
+    (S.CLAIMED, M.CANCEL): S.CLAIMED,  # cancel_requested: the settle decides
+    (S.DEAD, M.REPLAY): S.PENDING,
+    (S.DEAD, M.DISCARD): S.DISCARDED,
+}
+LIVE = frozenset({S.PENDING, S.CLAIMED})
+FINAL = frozenset({S.DONE, S.DROPPED, S.DISCARDED})
+del S, M
+
+
+def step(state: EffectState, move: Move) -> EffectState:
+    """Return the state after a move; raise Misuse, changing nothing, when the table does not have it."""
+    try:
+        return TRANSITIONS[state, move]
+    except KeyError:
+        raise Misuse(f"an effect that is {state} cannot {move}") from None
+
+
+# What is owed -------------------------------------------------------------------------------------------------
+
+Family: TypeAlias = Literal["executed", "offered"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewEffect:
+    """An effect about to be owed. (tenant, kind, key) names it: owing it again is one row, not two.
+
+    Args:
+        kind: who executes it.
+        key: what makes it this one; unique with tenant and kind for as long as the row is kept.
+        payload: JSON values; fixed at owing.
+        target: the thing outside that it depends on, when that differs per effect.
+        delay_seconds: earliest start, from the moment of owing.
+    """
+
+    kind: str
+    key: str = field(kw_only=True)
+    payload: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    event_seq: int | None = field(default=None, kw_only=True)
+    rule_id: UUID | None = field(default=None, kw_only=True)
+    rule_version: int | None = field(default=None, kw_only=True)
+    recipient_id: UUID | None = field(default=None, kw_only=True)
+    topic_id: UUID | None = field(default=None, kw_only=True)
+    target: str = field(default="", kw_only=True)
+    delay_seconds: float = field(default=0.0, kw_only=True)
+    family: Family = field(default="executed", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.kind) <= KIND_LENGTH_MAX:
+            raise Misuse(f"an effect's kind has 1 to {KIND_LENGTH_MAX} characters")
+        if not 0 < len(self.key) <= KEY_LENGTH_MAX:
+            raise Misuse(f"an effect's key has 1 to {KEY_LENGTH_MAX} characters")
+        if self.delay_seconds < 0:
+            raise Misuse("an effect's delay_seconds is not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A new row now stands for this effect."""
+
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyOwed:
+    """A row stood already; it is in this state, and nothing was written."""
+
+    id: UUID
+    state: EffectState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """An effect as its executor sees it, under one claim. `attempts` counts the earlier ones that failed."""
+
+    tenant_id: UUID
+    id: UUID
+    kind: str
+    key: str
+    payload: Mapping[str, Any]
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    target: str
+    attempts: int
+    crashes: int
+    epoch: int
+    claim_id: UUID
+    deferred_seconds: float  # how long it has been deferred without a break; 0 when it is not
+    waited_seconds: float  # from due to claimed, by the database's clock
+    reclaimed: bool
+
+    @property
+    def idempotency_key(self) -> str:
+        """A digest of tenant, kind, key and epoch: the same for every attempt until an operator replays with a new key."""
+        digest = hashlib.sha256()
+        for part in (str(self.tenant_id), self.kind, self.key, str(self.epoch)):
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(4, "big") + raw)
+        return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectRow:
+    """A whole effect row, for the desk and for explain."""
+
+    tenant_id: UUID
+    id: UUID
+    kind: str
+    family: Family
+    key: str
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    target: str
+    payload: Mapping[str, Any]
+    state: EffectState
+    attempts: int
+    crashes: int
+    deferrals: int
+    epoch: int
+    claim_id: UUID | None
+    worker: str | None
+    lease_until: datetime | None
+    not_before: datetime | None  # None: held until resumed
+    cancel_requested: bool
+    outcome: str | None
+    error: str | None
+    created_at: datetime
+    settled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt that did not simply succeed the first time."""
+
+    n: int
+    epoch: int
+    claim_id: UUID
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    outcome: str
+    error: str | None
+
+
+# What an executor answers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """It need not happen any more: the reason says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """It failed and may succeed later; an attempt is spent. `after_seconds` replaces the backoff when given."""
+
+    error: str
+    after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """It could not be tried; no attempt is spent, and it waits `after_seconds`."""
+
+    after_seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It failed, and trying again changes nothing."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It may or may not have happened."""
+
+    error: str
+
+
+Outcome: TypeAlias = Done | Dropped | Retry | Deferred | Failed | Unknown
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Classify what an executor raised: by the error tree; anything foreign may pass, so it is tried again."""
+    text = f"{type(error).__name__}: {error}"
+    match error:
+        case Definitive() | Misuse():
+            return Failed(text)
+        case OutcomeUnknown() | TimeoutError():
+            return Unknown(text)
+        case Transient():
+            return Retry(text)
+        case _:
+            return Retry(text)
+
+
+# What becomes of the row --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectKind:
+    """What is the same for every effect of a kind.
+
+    Args:
+        transactional: the executor gets the open transaction and its writes commit with the settle.
+        idempotent: running it twice is as good as once (external executors pass on `idempotency_key`).
+        lease_seconds: how long a claim lasts unless renewed.
+        target: the thing outside that it depends on.
+    """
+
+    name: str
+    transactional: bool = False
+    idempotent: bool = True
+    max_attempts: int = 12
+    lease_seconds: float = 60.0
+    timeout_seconds: float | None = None
+    target: str = ""
+    backoff: Backoff = DEFAULT_BACKOFF
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.lease_seconds <= 0:
+            raise Misuse(f"kind {self.name}: max_attempts and lease_seconds are positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """One finishing write, fenced by `claim_id`; the store applies it as it stands."""
+
+    tenant_id: UUID
+    id: UUID
+    claim_id: UUID
+    move: Move
+    attempts: int
+    outcome: str
+    error: str | None = None
+    delay_seconds: float = 0.0
+    deferred: bool = False
+    plain: bool = False  # the first attempt simply succeeded: no attempt row is written
+
+    @property
+    def state(self) -> EffectState:
+        """The state that the row goes to."""
+        return step(EffectState.CLAIMED, self.move)
+
+
+def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float) -> Settlement:
+    """Decide what an outcome makes of its row. `random` in [0, 1) spreads the backoff."""
+
+    def settle(move: Move, label: str, error: str | None = None, **more: Any) -> Settlement:
+        return Settlement(
+            tenant_id=effect.tenant_id,
+            id=effect.id,
+            claim_id=effect.claim_id,
+            move=move,
+            outcome=label,
+            error=error,
+            **{"attempts": effect.attempts, **more},
+        )
+
+    match outcome:
+        case Done(note):
+            return settle(Move.FINISH, note or "done", plain=effect.attempts == 0 and effect.crashes == 0)
+        case Dropped(reason):
+            return settle(Move.DROP, f"dropped({reason})")
+        case Failed(error):
+            return settle(Move.BURY, "failed", error, attempts=effect.attempts + 1)
+        case Unknown(error) if not kind.idempotent:
+            return settle(Move.BURY, "unknown", error, attempts=effect.attempts + 1)
+        case Unknown(error):
+            return _try_again(effect, kind, settle, "unknown", error, None, random)
+        case Retry(error, after_seconds):
+            return _try_again(effect, kind, settle, "retry", error, after_seconds, random)
+        case Deferred(after_seconds, reason):
+            if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
+                return settle(Move.BURY, "target_down", reason or "deferred for too long")
+            return settle(Move.WAIT, "deferred", reason or None, delay_seconds=after_seconds, deferred=True)
+        case _:
+            assert_never(outcome)
+
+
+def _try_again(
+    effect: Effect, kind: EffectKind, settle: Any, label: str, error: str, after_seconds: float | None, random: float
+) -> Settlement:
+    spent = effect.attempts + 1
+    if spent >= kind.max_attempts:
+        settlement: Settlement = settle(Move.BURY, "exhausted", error, attempts=spent)
+        return settlement
+    delay = kind.backoff.delay_seconds(effect.attempts, random=random) if after_seconds is None else after_seconds
+    waiting: Settlement = settle(Move.WAIT, label, error, attempts=spent, delay_seconds=delay)
+    return waiting
+
+
+def bury_crashed(effect: Effect, kind: EffectKind) -> Settlement | None:
+    """Decide whether a claimed row must not run again, because its workers ended too often or once too often."""
+    if effect.crashes >= CRASHES_MAX:
+        label, error = "worker_crashed", f"{effect.crashes} workers ended while they ran it"
+    elif effect.reclaimed and not kind.idempotent and not kind.transactional:
+        label, error = "unknown", "a worker ended while it ran it: it may or may not have happened"
+    else:
+        return None
+    return Settlement(
+        tenant_id=effect.tenant_id,
+        id=effect.id,
+        claim_id=effect.claim_id,
+        move=Move.BURY,
+        attempts=effect.attempts,
+        outcome=label,
+        error=error,
+    )

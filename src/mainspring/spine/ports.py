@@ -1,0 +1,231 @@
+"""What the engine asks of a store: one named verb per database act. Adapters decide nothing.
+
+Every verb runs in the transaction whose handle it is given, except `claim` and `renew`, which are transactions of their own.
+A store maps its driver's errors to `errors.py`: outages to Transient, refused values to BadData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from mainspring.spine.effects import (
+    AlreadyOwed,
+    Attempt,
+    Effect,
+    EffectRow,
+    EffectState,
+    NewEffect,
+    Owed,
+    Settlement,
+)
+from mainspring.spine.events import Event, NewEvent
+
+H = TypeVar("H")  # a store's open transaction
+
+
+# Obligations: what an event owes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Owes:
+    """The event owes these effects."""
+
+    effects: tuple[NewEffect, ...]
+
+    def __init__(self, *effects: NewEffect) -> None:
+        object.__setattr__(self, "effects", effects)
+
+
+@dataclass(frozen=True, slots=True)
+class NotOwed:
+    """The event owes nothing; `term` names the first condition that failed."""
+
+    term: str
+
+
+Verdict: TypeAlias = Owes | NotOwed
+
+
+class Obligation(Protocol[H]):
+    """A reason why events owe effects. `judge` is pure; what it needs to know, `load` reads once for a whole batch."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kinds(self) -> frozenset[str] | None:
+        """The event kinds it looks at; None for all."""
+
+    async def load(self, tx: H, events: Sequence[Event]) -> Any: ...
+
+    def judge(self, event: Event, context: Any) -> Verdict: ...
+
+
+# Values that cross the port -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a tenant's log has been drained, locked for this transaction."""
+
+    tenant_id: UUID
+    position: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What the floor tick found: is there anything to do anywhere?"""
+
+    lagging: bool
+    effects: bool
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """Ask for up to `limit` due effects of these kinds.
+
+    Args:
+        lease_seconds: by kind; also the kinds that are asked for.
+        after: the last tenant served; the search starts behind it and wraps.
+        alone: ask for one effect that has crashed its workers, instead of ordinary ones.
+    """
+
+    worker: str
+    lease_seconds: Mapping[str, float]
+    limit: int
+    after: UUID | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a batch of settlements came to: ids written, and ids refused because their claim was not the last."""
+
+    accepted: frozenset[UUID]
+    refused: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimmed:
+    """How many rows retention removed."""
+
+    effects: int
+    events: int
+
+
+# The ports ----------------------------------------------------------------------------------------------------
+
+
+class EventLog(Protocol[H]):
+    """A gapless log per tenant whose order is the order of commits."""
+
+    async def create_tenant(self, tx: H, tenant: UUID, name: str) -> bool:
+        """Bring a tenant, its log and its cursor into being together; False when it exists already."""
+
+    async def append(self, tx: H, tenant: UUID, events: Sequence[NewEvent]) -> tuple[int, ...]:
+        """Write the events as the transaction's last statement and return their seqs; raise when not all were written."""
+
+    async def read(self, tx: H, tenant: UUID, *, after: int, limit: int) -> list[Event]:
+        """Return a tenant's events behind `after`, in order."""
+
+    async def head(self, tx: H, tenant: UUID) -> int:
+        """Return the seq of a tenant's last event, 0 before the first."""
+
+
+class Cursors(Protocol[H]):
+    """How far each tenant's log has been drained."""
+
+    async def lock_lagging(self, tx: H, *, after: UUID | None, limit: int, engine_version: int) -> list[Cursor]:
+        """Lock and return cursors behind their head, starting behind tenant `after` and wrapping.
+
+        Skips those that another drain holds; returns none to an engine older than the schema.
+        """
+
+    async def read_lagging(self, tx: H, cursors: Sequence[Cursor], *, per_tenant: int, limit: int) -> list[Event]:
+        """Return the next events of the locked cursors, whole prefixes by tenant, in (tenant, seq) order."""
+
+    async def advance(self, tx: H, moves: Sequence[tuple[Cursor, int]]) -> None:
+        """Move each locked cursor to its new position; raise when one has moved meanwhile."""
+
+
+class Outbox(Protocol[H]):
+    """The effects that are owed, and who holds them."""
+
+    async def owe(self, tx: H, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
+        """Insert the effects that no row stands for yet, and answer for each in the order given.
+
+        Raises Misuse when a row stands under the same (tenant, kind, key) with another payload.
+        """
+
+    async def owe_drained(self, tx: H, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
+        """Insert, in (tenant, kind, key) order, those that no row stands for yet; return how many."""
+
+    async def claim(self, request: ClaimRequest) -> list[Effect]:
+        """Claim due effects, fairly over tenants, and those whose lease has run out."""
+
+    async def renew(
+        self, claims: Sequence[tuple[UUID, UUID, UUID, float]]
+    ) -> frozenset[UUID]:
+        """Renew (tenant, effect, claim, lease_seconds); return the ids whose claim is lost. A locked row is busy, not lost."""
+
+    async def settle(self, tx: H, settlements: Sequence[Settlement]) -> Settled:
+        """Write the finishing states, each only if its claim is still the row's last."""
+
+    async def cancel(self, tx: H, tenant: UUID, effect: UUID) -> EffectState | None:
+        """Drop a pending effect, or ask a claimed one's settle to; return the state then, None when there is no such row."""
+
+    async def replay(self, tx: H, tenant: UUID, effects: Sequence[UUID], *, new_key: bool) -> list[UUID]:
+        """Return dead effects to pending with fresh budgets; `new_key` raises their epoch. Returns the ids moved."""
+
+    async def discard(self, tx: H, tenant: UUID, effects: Sequence[UUID], *, reason: str) -> list[UUID]:
+        """Give up dead effects, with the reason. Returns the ids moved."""
+
+    async def effect(self, tx: H, tenant: UUID, effect: UUID) -> EffectRow | None:
+        """Return one effect's row."""
+
+    async def effects(
+        self,
+        tx: H,
+        tenant: UUID,
+        *,
+        state: EffectState | None = None,
+        kind: str | None = None,
+        event_seq: int | None = None,
+        after: UUID | None = None,
+        limit: int = 100,
+    ) -> list[EffectRow]:
+        """Return a tenant's effects that match, oldest first, behind `after`."""
+
+    async def attempts(self, tx: H, tenant: UUID, effect: UUID) -> list[Attempt]:
+        """Return the recorded attempts of an effect, in order."""
+
+    async def rebuild_due(self, tx: H) -> int:
+        """Make the index of due tenants right again; return how many entries were late, which is how many were repaired."""
+
+    async def trim(self, tx: H, *, done_seconds: float, limit: int) -> Trimmed:
+        """Remove final effects older than `done_seconds`, at most `limit`."""
+
+
+class Store(EventLog[H], Cursors[H], Outbox[H], Protocol[H]):
+    """A store: the three ports and the transactions that they run in."""
+
+    def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[H]:
+        """Open a transaction that sees one tenant; it commits when the block ends without an error."""
+
+    def system(self, purpose: str) -> AbstractAsyncContextManager[H]:
+        """Open a transaction that sees all tenants, for a named purpose."""
+
+    def adopt(self, connection: Any, tenant: UUID) -> AbstractAsyncContextManager[H]:
+        """Open a transaction of a tenant on the caller's own connection, or join the one that is open on it."""
+
+    def savepoint(self, tx: H) -> AbstractAsyncContextManager[None]:
+        """Undo only the block when it raises."""
+
+    async def due(self, lease_kinds: Sequence[str]) -> Due:
+        """Answer, in one cheap statement, what is due anywhere."""

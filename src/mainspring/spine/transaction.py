@@ -1,0 +1,64 @@
+"""One tenant's open transaction: takes a change's events and effects, leaves them written with it or not at all.
+
+Events are buffered and written as the last statement, so that the lock on the tenant's log lasts for one commit.
+If the process dies anywhere in here, nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic
+from uuid import UUID
+
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.effects import AlreadyOwed, NewEffect, Owed
+from mainspring.spine.errors import Misuse
+from mainspring.spine.events import NewEvent
+from mainspring.spine.ports import H, Store
+
+
+class Transaction(Generic[H]):
+    """What a command holds while it changes something. `handle` is the store's own open transaction."""
+
+    def __init__(self, store: Store[H], handle: H, tenant: UUID) -> None:
+        self._store = store
+        self._pending: list[tuple[NewEvent, Callable[[int], Awaitable[None]] | None]] = []
+        self._closed = False
+        self.handle = handle
+        self.tenant = tenant
+        self.owed_count = 0
+        self.appended: tuple[int, ...] = ()
+
+    def append(self, event: NewEvent, *, stamp: Callable[[int], Awaitable[None]] | None = None) -> None:
+        """Append an event when the transaction ends.
+
+        `stamp` is then called with the seq, and may write it on rows that this transaction inserted or holds; nothing else.
+        """
+        if self._closed:
+            raise Misuse("this transaction has written its events already")
+        self._pending.append((event, stamp))
+
+    async def owe(self, effect: NewEffect) -> Owed | AlreadyOwed:
+        """Owe an effect without an event. Raises Misuse when it is owed already with another payload."""
+        if self._closed:
+            raise Misuse("this transaction has written its events already")
+        [owed] = await self._store.owe(self.handle, [(self.tenant, effect)])
+        self.owed_count += isinstance(owed, Owed)
+        return owed
+
+    async def write_events(self) -> None:
+        """Write the buffered events; called once, by whoever opened the transaction, right before it commits."""
+        if self._closed:
+            raise Misuse("this transaction has written its events already")
+        self._closed = True
+        if self._pending:
+            self.appended = await self._store.append(self.handle, self.tenant, [event for event, _ in self._pending])
+            for seq, (_, stamp) in zip(self.appended, self._pending, strict=True):
+                if stamp is not None:
+                    await stamp(seq)
+            reach(FaultPoint.APPEND_BEFORE_COMMIT)
+
+    @property
+    def appended_kinds(self) -> tuple[str, ...]:
+        """The kinds of the events that this transaction appends."""
+        return tuple(event.kind for event, _ in self._pending)

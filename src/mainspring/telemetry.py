@@ -1,0 +1,60 @@
+"""The counters and gauges of the whole program, in one registry of our own. A leaf: imports nothing of ours."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry()
+
+events_appended = Counter("mainspring_events_appended", "Events committed.", ["kind"], registry=REGISTRY)
+effects_owed_inserted = Counter(
+    "mainspring_effects_inserted", "Effects owed by a drain or by owe().", ["kind"], registry=REGISTRY
+)
+effect_attempts = Counter(
+    "mainspring_effect_attempts", "Executions by kind and outcome.", ["kind", "outcome"], registry=REGISTRY
+)
+settles_refused = Counter(
+    "mainspring_settles_refused", "Settles refused because the claim was no longer the last.", registry=REGISTRY
+)
+claims_reclaimed = Counter(
+    "mainspring_claims_reclaimed", "Claims taken over after their lease ran out.", registry=REGISTRY
+)
+claims_lost = Counter(
+    "mainspring_claims_lost", "Claims that renewal found gone; their work was cancelled here.", registry=REGISTRY
+)
+sweep_repaired = Counter(
+    "mainspring_sweep_repaired", "Rows that a net found and a fast path had missed.", ["sweep"], registry=REGISTRY
+)
+loop_failures = Counter(
+    "mainspring_loop_failures", "Rounds of a loop that ended in an error.", ["loop", "error"], registry=REGISTRY
+)
+drain_poisoned = Counter(
+    "mainspring_drain_poisoned",
+    "Events that an obligation could not judge; owed as kind event.",
+    ["obligation"],
+    registry=REGISTRY,
+)
+log_holes = Counter(
+    "mainspring_log_holes", "Times a log was found with a hole; its tenant is stopped.", registry=REGISTRY
+)
+statements = Counter("mainspring_db_statements", "Statements sent to the database.", ["purpose"], registry=REGISTRY)
+effect_latency = Histogram(
+    "mainspring_effect_latency_seconds",
+    "From owed to execution start.",
+    ["kind"],
+    registry=REGISTRY,
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800),
+)
+effects_owed = Gauge("mainspring_effects_owed", "Live effects.", ["kind"], registry=REGISTRY)
+effects_oldest_owed = Gauge(
+    "mainspring_effects_oldest_owed_seconds", "Age of the oldest live effect.", ["kind"], registry=REGISTRY
+)
+effects_dead = Gauge("mainspring_effects_dead", "Dead letters.", ["kind"], registry=REGISTRY)
+event_head = Gauge("mainspring_event_head", "Sum of the heads of all logs.", registry=REGISTRY)
+drained_position = Gauge("mainspring_drained_position", "Sum of the positions of all cursors.", registry=REGISTRY)
+drain_lag = Gauge(
+    "mainspring_drain_lag_seconds", "Age of the oldest event that no drain has looked at.", registry=REGISTRY
+)
+runs = Gauge("mainspring_runs", "Runs by state.", ["state"], registry=REGISTRY)
+runner_slots = Gauge("mainspring_runner_slots", "Slots of live runners.", ["state"], registry=REGISTRY)
+build_info = Gauge("mainspring_build_info", "Constant 1, with the version.", ["version"], registry=REGISTRY)
