@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 from pathlib import Path
 
+from mainspring.embedded import processes
 from mainspring.embedded.problems import EmbeddedError
 from mainspring.embedded.processes import Account
 
@@ -64,22 +64,9 @@ def can_run(account: Account, program: Path) -> bool:
 
 def _succeeds(account: Account, argv: list[str]) -> bool:
     try:
-        finished = subprocess.run(
-            argv,
-            user=account.uid if account.drop else None,
-            group=account.gid if account.drop else None,
-            extra_groups=[] if account.drop else None,
-            cwd="/",
-            env={"PATH": os.defpath, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    except PermissionError:
+        return processes.run(argv, account=account).returncode == 0
+    except (PermissionError, FileNotFoundError):
         return False  # the change of user was refused, or the program is out of reach
-    except FileNotFoundError:
-        return False
-    return finished.returncode == 0
 
 
 def give(account: Account, path: Path) -> None:

