@@ -21,8 +21,7 @@ _SOCKET_FOLDERS = Path("/tmp")  # noqa: S108 - socket paths hold 107 bytes; owne
 
 def choose(state: Path, *, shared: Path = SHARED) -> tuple[Path, Account]:
     """The folder that holds (or will hold) this state's cluster, and the account it runs as."""
-    note = state / "postgres.home"
-    home = Path(note.read_text().strip()) if note.exists() else state / "postgres"
+    home = remembered(state) or state / "postgres"
     account = accounts.account_for(home / "data")
     if not account.drop or home.parent != state or accounts.can_enter(account, state):
         return home, account
@@ -32,8 +31,18 @@ def choose(state: Path, *, shared: Path = SHARED) -> tuple[Path, Account]:
             f"let it pass again (chmod o+x on the folders above), or move the state folder"
         )
     home = _outside(state, shared)
-    note.write_text(f"{home}\n")
+    _note(state).write_text(f"{home}\n")
     return home, account
+
+
+def remembered(state: Path) -> Path | None:
+    """The home outside of the state folder that was chosen at an earlier start, if any."""
+    note = _note(state)
+    return Path(note.read_text().strip()) if note.exists() else None
+
+
+def _note(state: Path) -> Path:
+    return state / "postgres.home"
 
 
 def _outside(state: Path, shared: Path) -> Path:
