@@ -1,0 +1,1 @@
+"""HTTP: takes requests, gives each to one service, and answers JSON or a problem. Decides nothing itself."""

@@ -1,0 +1,212 @@
+"""Who calls, and what they may do.
+
+Takes a bearer token; leaves a `Caller`, or refuses: 401 for no token or one that is not valid, 403 when the token does not
+reach the verb. Every route names its verb with `require("noun.verb")`, and `VERBS` says the least role of each.
+A run's token reaches its own run and its own card; anything else does not exist for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, Protocol, TypeAlias, cast
+from uuid import UUID
+
+from fastapi import Depends, Request
+
+from mainspring.rooms import Actor, Forbidden, NotFound, Refusal
+
+TokenKind: TypeAlias = Literal["user", "agent", "runner", "run"]
+
+
+class Role(IntEnum):
+    """Who may do what: each role may all that the lower ones may."""
+
+    VIEWER = 1
+    MEMBER = 2
+    OPERATOR = 3
+
+    @classmethod
+    def named(cls, name: str) -> Role:
+        """Return the role with this lower-case name, as tokens store it."""
+        return cls[name.upper()]
+
+
+PEOPLE: frozenset[TokenKind] = frozenset({"user", "agent"})
+RUNNERS: frozenset[TokenKind] = frozenset({"runner"})
+WITH_RUN: frozenset[TokenKind] = PEOPLE | {"run"}
+RUN_PROTOCOL: frozenset[TokenKind] = frozenset({"runner", "run"})
+ANYONE: frozenset[TokenKind] = PEOPLE | RUNNERS | {"run"}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The least role that a verb asks for, and the kinds of token that reach it.
+
+    `own` says which thing a run's token is held to: the route's first path parameter must name it.
+    """
+
+    least: Role
+    kinds: frozenset[TokenKind] = PEOPLE
+    own: Literal["run", "card"] | None = None
+
+
+_VIEW, _CHANGE, _OPERATE = Access(Role.VIEWER), Access(Role.MEMBER), Access(Role.OPERATOR)
+_OWN_CARD_READ = Access(Role.VIEWER, WITH_RUN, own="card")
+_OWN_CARD = Access(Role.MEMBER, WITH_RUN, own="card")
+
+VERBS: Mapping[str, Access] = {
+    "account.whoami": Access(Role.VIEWER, ANYONE),
+    "board.list": _VIEW,
+    "board.show": _VIEW,
+    "board.create": _OPERATE,
+    "board.update": _OPERATE,
+    "card.list": _VIEW,
+    "card.show": _OWN_CARD_READ,
+    "card.create": _CHANGE,
+    "card.update": _OWN_CARD,
+    "card.move": _OWN_CARD,
+    "card.assign": _CHANGE,
+    "card.label": _OWN_CARD,
+    "card.delete": _CHANGE,
+    "agent.list": _VIEW,
+    "agent.show": _VIEW,
+    "agent.create": _OPERATE,
+    "agent.update": _OPERATE,
+    "agent.pause": _OPERATE,
+    "agent.resume": _OPERATE,
+    "runner.list": _VIEW,
+    "runner.show": _VIEW,
+    "runner.drain": _OPERATE,
+    "runner.claim": Access(Role.MEMBER, RUNNERS),
+    "run.list": _VIEW,
+    "run.show": Access(Role.VIEWER, ANYONE, own="run"),
+    "run.log": Access(Role.VIEWER, WITH_RUN, own="run"),
+    "run.heartbeat": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
+    "run.append_log": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
+    "run.complete": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
+    "run.cancel": _CHANGE,
+    "run.retry": _OPERATE,
+    "run.answer": _CHANGE,
+    "rule.list": _VIEW,
+    "rule.show": _VIEW,
+    "rule.create": _OPERATE,
+    "rule.update": _OPERATE,
+    "rule.enable": _OPERATE,
+    "rule.disable": _OPERATE,
+    "rule.delete": _OPERATE,
+    "rule.test": _OPERATE,
+    "event.list": _VIEW,
+    "event.show": _VIEW,
+    "effect.list": _VIEW,
+    "effect.show": _VIEW,
+    "effect.cancel": _OPERATE,
+    "desk.list": _VIEW,
+    "desk.show": _VIEW,
+    "desk.plan": _OPERATE,
+    "desk.replay": _OPERATE,
+    "desk.discard": _OPERATE,
+    "explain.show": _VIEW,
+    "verify.run": _OPERATE,
+    "token.list": _OPERATE,
+    "token.create": _OPERATE,
+    "token.revoke": _OPERATE,
+    "dev.fault": _OPERATE,
+}
+
+# Routes that ask for no token: they show no tenant's data.
+PUBLIC = frozenset({"/livez", "/readyz", "/metrics", "/version", "/docs/problems", "/docs/problems/{code}"})
+
+
+class Unauthorized(Refusal):
+    """There is no token, or it is not valid any more."""
+
+    code = "unauthorized"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls, as their token says; never a field of the request.
+
+    `agents` are those that a runner's token names. `run_id`, `claim_id`, `card_id` and `card_key` belong to a run's token.
+    """
+
+    actor: Actor
+    kind: TokenKind
+    role: Role
+    extras: frozenset[str] = frozenset()
+    agents: frozenset[UUID] = frozenset()
+    run_id: UUID | None = None
+    claim_id: UUID | None = None
+    card_id: UUID | None = None
+    card_key: str | None = None
+
+    @property
+    def tenant_id(self) -> UUID:
+        """The tenant whose wall this caller stands behind."""
+        return self.actor.tenant_id
+
+    def refusal(self, verb: str, path: Mapping[str, Any]) -> Refusal | None:
+        """Return why this caller may not do a verb on what the path names, or None when they may. Pure."""
+        access = VERBS[verb]
+        if self.kind not in access.kinds:
+            return Forbidden(f"a {self.kind} token does not reach {verb}")
+        if self.role < access.least:
+            return Forbidden(
+                f"{verb} asks for the role {access.least.name.lower()}, and this token has {self.role.name.lower()}"
+            )
+        if self.kind == "run" and access.own is not None and not self._owns(access.own, path):
+            return NotFound(access.own, next(iter(path.values()), ""))
+        return None
+
+    def _owns(self, noun: Literal["run", "card"], path: Mapping[str, Any]) -> bool:
+        named = str(next(iter(path.values()), "")).casefold()
+        if noun == "run":
+            return named == str(self.run_id)
+        return self.card_id is not None and named in (str(self.card_id), (self.card_key or "").casefold())
+
+
+class Authenticator(Protocol):
+    """What the server asks of the agents room: who holds this secret? None when nobody does any more."""
+
+    async def authenticate(self, secret: str) -> Caller | None: ...
+
+
+def bearer(request: Request) -> str:
+    """Return the request's bearer token; raise Unauthorized when there is none."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthorized("send a token: Authorization: Bearer <token>")
+    return secret.strip()
+
+
+async def authenticate(request: Request) -> Caller:
+    """Return who calls; raise Unauthorized. Long polls and streams call it again before each batch."""
+    authenticator = cast(Authenticator, request.app.state.services.tokens)
+    caller = await authenticator.authenticate(bearer(request))
+    if caller is None:
+        raise Unauthorized("this token is not valid: revoked, expired, or never was")
+    return caller
+
+
+class Requirement:
+    """A route's dependency on a verb; `verb` is what the test that walks all routes looks for."""
+
+    def __init__(self, verb: str) -> None:
+        if verb not in VERBS:
+            raise LookupError(f"{verb} has no line in VERBS")
+        self.verb = verb
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller, who may do the verb on what the path names; refuse otherwise."""
+        caller = await authenticate(request)
+        if (refusal := caller.refusal(self.verb, request.path_params)) is not None:
+            raise refusal
+        return caller
+
+
+def require(verb: str) -> Any:
+    """Return the dependency of a route on a verb: `caller: Annotated[Caller, require("card.move")]`."""
+    dependency: Callable[[Request], Awaitable[Caller]] = Requirement(verb)
+    return Depends(dependency)

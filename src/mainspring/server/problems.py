@@ -1,0 +1,199 @@
+"""Refusals and failures as problem documents (RFC 9457). Takes any error; leaves one shape that names the way out.
+
+Every problem has `type` (an address in the docs), `title`, `status`, `code`, `detail`, `retryable`, `request_id`, and
+`errors[]` with a JSON pointer each when fields are at fault. Only `retryable` ones are worth sending again as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from mainspring.rooms import Conflict, Forbidden, Invalid, NotFound, Refusal, VersionConflict
+from mainspring.server.auth import Unauthorized
+from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, SpineError, Transient
+
+MEDIA_TYPE = "application/problem+json"
+DOCS = "/docs/problems/"
+RETRY_AFTER_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a code means: its HTTP status, its title, and what to do about it."""
+
+    status: int
+    title: str
+    way_out: str
+    retryable: bool = False
+
+
+CODES: Mapping[str, Meaning] = {
+    "bad_request": Meaning(400, "The request cannot be read", "Mend the request; the detail says what is wrong."),
+    "unauthorized": Meaning(401, "A valid token is needed", "Send `Authorization: Bearer <token>`; ask an operator for a new one."),
+    "forbidden": Meaning(403, "The token does not reach this", "Use a token of the role that the detail names."),
+    "not_found": Meaning(404, "There is no such thing", "Check the id or key. What you may not see answers the same."),
+    "method_not_allowed": Meaning(405, "The path does not know this method", "`Allow` lists the methods that it knows."),
+    "conflict": Meaning(409, "It does not fit the present state", "Read the thing again; the detail says what stands in the way."),
+    "version_conflict": Meaning(412, "It was changed meanwhile", "`current` is what it is now: decide again, and send its version."),
+    "body_too_large": Meaning(413, "The body is too large", "Bodies are at most 1 MiB."),
+    "unsupported_media_type": Meaning(415, "The body is of the wrong type", "Send application/json."),
+    "invalid": Meaning(422, "The input is refused", "`errors` names each field and what is wrong with it."),
+    "too_many_requests": Meaning(429, "Too much at once", "Wait as long as `Retry-After` says.", retryable=True),
+    "internal": Meaning(500, "The server has a defect", "It is logged under `request_id`; nothing was changed, or it says so."),
+    "unavailable": Meaning(503, "The database is away or busy", "Send it again after `Retry-After`; nothing was written.", retryable=True),
+    "outcome_unknown": Meaning(
+        503, "It may or may not have happened", "Read the thing before you send this again.", retryable=True
+    ),
+}  # fmt: skip
+_BY_STATUS = {meaning.status: code for code, meaning in reversed(list(CODES.items()))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem document, before it is tied to a request."""
+
+    code: str
+    status: int
+    detail: str
+    retryable: bool = False
+    errors: Sequence[Mapping[str, str]] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def coded(cls, code: str, detail: str = "", **more: Any) -> Problem:
+        """Return a problem with the status of a known code."""
+        meaning = CODES[code]
+        return cls(
+            code=code,
+            detail=detail or meaning.way_out,
+            **{"status": meaning.status, "retryable": meaning.retryable, **more},
+        )
+
+    def document(self, request_id: str) -> dict[str, Any]:
+        """Return the document as it is sent."""
+        meaning = CODES.get(self.code) or CODES[_BY_STATUS.get(self.status, "bad_request")]
+        return {
+            "type": DOCS + self.code,
+            "title": meaning.title,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            "retryable": self.retryable,
+            "request_id": request_id,
+            **({"errors": [dict(error) for error in self.errors]} if self.errors else {}),
+            **self.more,
+        }
+
+    def response(self, scope: Scope) -> JSONResponse:
+        """Return the response to the request of an ASGI scope."""
+        retry = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.retryable else {}
+        return JSONResponse(
+            self.document(request_id_of(scope)),
+            self.status,
+            headers={**retry, **self.headers},
+            media_type=MEDIA_TYPE,
+        )
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id that the middleware gave this request."""
+    return str(scope.get("state", {}).get("request_id", ""))
+
+
+# Errors to problems -------------------------------------------------------------------------------------------
+
+
+def of_refusal(refusal: Refusal) -> Problem:
+    """Return what a command's refusal answers."""
+    detail = str(refusal)
+    match refusal:
+        case Unauthorized():
+            return Problem.coded("unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+        case NotFound():
+            return Problem.coded("not_found", detail)
+        case Forbidden():
+            return Problem.coded("forbidden", detail)
+        case Invalid(errors=errors, code=code):
+            named = [{"pointer": error.pointer, "detail": error.detail} for error in errors]
+            return Problem(code=code, status=422, detail=detail, errors=named)
+        case VersionConflict(current=current):
+            return Problem.coded("version_conflict", detail, more={"current": current})
+        case Conflict(code=code):
+            return Problem(code=code, status=409, detail=detail)
+        case _:
+            return Problem(code=refusal.code, status=400, detail=detail)
+
+
+def of_spine(error: SpineError) -> Problem:
+    """Return what an error of the engine answers."""
+    match error:
+        case Transient():
+            return Problem.coded("unavailable")
+        case OutcomeUnknown():
+            return Problem.coded("outcome_unknown")
+        case BadData():
+            return Problem.coded("invalid", _first_line(error))
+        case Misuse() | _:
+            return Problem.coded("internal")
+
+
+def of_http(error: HTTPException) -> Problem:
+    """Return what the framework's own refusals answer: no such path, no such method, a body that cannot be read."""
+    code = _BY_STATUS.get(error.status_code, "bad_request")
+    return Problem(
+        code=code,
+        status=error.status_code,
+        detail=str(error.detail),
+        retryable=CODES[code].retryable,
+        headers=error.headers or {},
+    )
+
+
+def of_validation(error: RequestValidationError) -> Problem:
+    """Return the fields at fault, each with its place (`in`) and its JSON pointer."""
+    named = []
+    for found in error.errors():
+        place, *path = found["loc"] or ("body",)
+        if found["type"] == "json_invalid":
+            path = []  # an offset, not a field
+        named.append({"in": str(place), "pointer": pointer(path), "detail": str(found["msg"])})
+    detail = "; ".join(f"{one['in']} {one['pointer'] or '/'}: {one['detail']}" for one in named[:3])
+    return Problem.coded("invalid", detail, errors=named)
+
+
+def pointer(path: Sequence[str | int]) -> str:
+    """Return a JSON pointer (RFC 6901) to a place in a document."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:500]
+
+
+def install(app: FastAPI) -> None:
+    """Make an application answer every error as a problem. Unforeseen ones are the outermost middleware's to catch."""
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, error: Refusal) -> JSONResponse:
+        return of_refusal(error).response(request.scope)
+
+    @app.exception_handler(SpineError)
+    async def engine(request: Request, error: SpineError) -> JSONResponse:
+        return of_spine(error).response(request.scope)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        return of_http(error).response(request.scope)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return of_validation(error).response(request.scope)
