@@ -1,0 +1,156 @@
+"""`mainspring server`: one server process, and what has to be true of its database and settings before it may start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.client import CliError
+from mainspring.cli.output import Json, Usage, emit
+
+if TYPE_CHECKING:
+    from mainspring.config import Settings
+
+app = App(name="server", help="Run a server process; migrate and bootstrap its database.")
+
+_Flag = Parameter(negative="")
+_Url = Annotated[str | None, Parameter(help="Instead of MAINSPRING_DATABASE_URL.")]
+
+
+@app.command
+def run() -> int:
+    """Run one server process with the settings of MAINSPRING_* and mainspring.toml, until SIGTERM or Ctrl-C."""
+    settings = _settings()
+    _needs_database(settings)
+    from mainspring.server.main import run as serve
+
+    return int(serve(settings) or 0)
+
+
+@app.command
+def migrate(
+    *,
+    check: Annotated[bool, _Flag] = False,
+    sql: Annotated[bool, _Flag] = False,
+    login: str | None = None,
+    database_url: _Url = None,
+    json: Json = False,
+) -> int:
+    """Make the roles and bring the schema to this version. Connects directly, not through a transaction pooler.
+
+    Parameters
+    ----------
+    check
+        Change nothing; exit 1 when something is pending.
+    sql
+        Print the statements instead of running them (those pending, when a database is given).
+    login
+        The login that servers will use; the connecting one by default.
+    """
+    import asyncio
+
+    from mainspring.cli import database
+
+    if sql:
+        _print_sql(login, database_url)
+        return 0
+    url = _url(database_url)
+    if check:
+        names = [str(m) for m in asyncio.run(database.pending(url))]
+        _report({"pending": names}, json, "\n".join(f"pending {n}" for n in names) or "nothing is pending")
+        return 1 if names else 0
+    try:
+        done = asyncio.run(database.prepare(url, login=login))
+    except database.SqlToRun as refused:
+        if not json:
+            sys.stdout.write(refused.sql)
+        raise
+    said = f"PostgreSQL {done.version}: " + (
+        f"applied {', '.join(done.applied)}" if done.applied else "nothing to do"
+    )
+    _report({"version": done.version, "login": done.login, "applied": list(done.applied)}, json, said)
+    return 0
+
+
+def _print_sql(login: str | None, database_url: str | None) -> None:
+    import asyncio
+
+    from mainspring import migrate as migrations
+    from mainspring import roles
+    from mainspring.cli import database
+
+    url = database_url or _settings().database_url
+    only = asyncio.run(database.pending(url)) if url else None
+    sys.stdout.write(
+        roles.script(login or roles.LOGIN) + "\n" + migrations.script(migrations.SERVER_SETS, only=only)
+    )
+
+
+@app.command(name="check-config")
+def check_config(*, json: Json = False) -> int:
+    """Say what the settings are, or everything that is wrong with them."""
+    settings = _settings()
+    shown = settings.shown()
+    _report(shown, json, "\n".join(f"{name} = {value!r}" for name, value in shown.items()))
+    if not settings.database_url:
+        raise CliError("database_url: not set, and `server run` needs it")
+    return 0
+
+
+@app.command
+def bootstrap(*, token_file: Path | None = None, database_url: _Url = None, json: Json = False) -> int:
+    """Make the tenant and its first operator token; a token that exists is never shown again.
+
+    Parameters
+    ----------
+    token_file
+        Where to put the new token (readable by its owner only) instead of printing it.
+    """
+    import asyncio
+
+    from mainspring.cli import bootstrapping
+
+    made = asyncio.run(bootstrapping.first_operator(_url(database_url)))
+    if made is None:
+        _report(
+            {"created": False},
+            json,
+            "there is an operator already: make further tokens with `mainspring token create`",
+        )
+        return 0
+    if token_file is not None:
+        from mainspring.embedded.postgres import write_secret
+
+        write_secret(token_file, made + "\n")
+        _report(
+            {"created": True, "token_file": str(token_file)}, json, f"operator token written to {token_file}"
+        )
+    else:
+        _report({"created": True, "token": made}, json, made)
+    return 0
+
+
+def _settings(**given: object) -> Settings:
+    from mainspring import config
+
+    try:
+        return config.load(**given)
+    except config.ConfigError as error:
+        raise Usage(f"the settings cannot be used:\n{error}") from error
+
+
+def _needs_database(settings: Settings) -> str:
+    if not settings.database_url:
+        raise Usage("no database: set MAINSPRING_DATABASE_URL, or use `mainspring dev`")
+    return settings.database_url
+
+
+def _url(given: str | None) -> str:
+    return given or _needs_database(_settings())
+
+
+def _report(data: dict[str, object], as_json: bool, text: str) -> None:
+    emit(data, as_json, lambda _: text)
