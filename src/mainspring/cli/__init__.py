@@ -5,16 +5,18 @@ Every noun is a module of its own, imported only when it is used, so that a comm
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from mainspring.cli.exits import CliError, ExitCode
+
 if TYPE_CHECKING:
     from cyclopts import App
 
-__all__ = ["main"]
+__all__ = ["CliError", "ExitCode", "main"]
 
-_USAGE: Final = 2
 # noun → (module:object, one line of help). An App's own name must equal the noun.
 _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "dev": ("mainspring.cli.dev:app", "Run everything here, on an embedded PostgreSQL."),
@@ -54,13 +56,24 @@ def build() -> App:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The console script's entry point."""
+    """Run one command. The console script's entry point."""
     tokens = list(sys.argv[1:] if argv is None else argv)
     if tokens and not tokens[0].startswith("-") and tokens[0] not in _NOUNS:
         return _unknown(tokens[0])
-    from mainspring.cli.output import run
+    from cyclopts import CycloptsError
 
-    return run(build(), tokens)
+    try:
+        result = build()(tokens, exit_on_error=False, print_error=True)
+    except CycloptsError:
+        return ExitCode.USAGE
+    except CliError as error:
+        return _failed(error, as_json="--json" in tokens)
+    except KeyboardInterrupt:
+        return ExitCode.ERROR
+    except BrokenPipeError:  # the reader of our output left (head, less): not our failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    return int(result) if isinstance(result, int) else ExitCode.OK
 
 
 def _unknown(noun: str) -> int:
@@ -69,7 +82,19 @@ def _unknown(noun: str) -> int:
     close = get_close_matches(noun, _NOUNS, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(_NOUNS)}."
     print(f"mainspring: there is no command {noun!r}.{hint}", file=sys.stderr)
-    return _USAGE
+    return ExitCode.USAGE
+
+
+def _failed(error: CliError, *, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        print(json.dumps(error.problem, ensure_ascii=False))
+        return error.code
+    print(f"mainspring: {error}", file=sys.stderr)
+    for one in error.problem.get("errors") or []:
+        print(f"  {one.get('pointer') or '/'}: {one.get('detail')}", file=sys.stderr)
+    return error.code
 
 
 def _version() -> str:

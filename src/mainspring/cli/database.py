@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainspring.cli.client import CliError
+from mainspring.cli.exits import CliError
 
 if TYPE_CHECKING:
     import asyncpg
@@ -35,7 +35,7 @@ class SqlToRun(CliError):
 
     def __init__(self, message: str, sql: str) -> None:
         """Keeps the statements."""
-        super().__init__(message)
+        super().__init__(message, problem={"title": message, "code": "sql_to_run", "sql": sql})
         self.sql = sql
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from mainspring.cli.client import CliError
-from mainspring.cli.output import Json, Usage, emit
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, emit
 
 if TYPE_CHECKING:
     from mainspring.config import Settings
@@ -27,7 +27,7 @@ def run() -> int:
     _needs_database(settings)
     from mainspring.server.main import run as serve
 
-    return int(serve(settings) or 0)
+    return int(serve(settings) or ExitCode.OK)
 
 
 @app.command
@@ -56,12 +56,12 @@ def migrate(
 
     if sql:
         _print_sql(login, database_url)
-        return 0
+        return ExitCode.OK
     url = _url(database_url)
     if check:
         names = [str(m) for m in asyncio.run(database.pending(url))]
         _report({"pending": names}, json, "\n".join(f"pending {n}" for n in names) or "nothing is pending")
-        return 1 if names else 0
+        return ExitCode.ERROR if names else ExitCode.OK
     try:
         done = asyncio.run(database.prepare(url, login=login))
     except database.SqlToRun as refused:
@@ -72,7 +72,7 @@ def migrate(
         f"applied {', '.join(done.applied)}" if done.applied else "nothing to do"
     )
     _report({"version": done.version, "login": done.login, "applied": list(done.applied)}, json, said)
-    return 0
+    return ExitCode.OK
 
 
 def _print_sql(login: str | None, database_url: str | None) -> None:
@@ -97,7 +97,7 @@ def check_config(*, json: Json = False) -> int:
     _report(shown, json, "\n".join(f"{name} = {value!r}" for name, value in shown.items()))
     if not settings.database_url:
         raise CliError("database_url: not set, and `server run` needs it")
-    return 0
+    return ExitCode.OK
 
 
 @app.command
@@ -120,7 +120,7 @@ def bootstrap(*, token_file: Path | None = None, database_url: _Url = None, json
             json,
             "there is an operator already: make further tokens with `mainspring token create`",
         )
-        return 0
+        return ExitCode.OK
     if token_file is not None:
         from mainspring.embedded.postgres import write_secret
 
@@ -130,7 +130,7 @@ def bootstrap(*, token_file: Path | None = None, database_url: _Url = None, json
         )
     else:
         _report({"created": True, "token": made}, json, made)
-    return 0
+    return ExitCode.OK
 
 
 def _settings(**given: object) -> Settings:
@@ -139,12 +139,14 @@ def _settings(**given: object) -> Settings:
     try:
         return config.load(**given)
     except config.ConfigError as error:
-        raise Usage(f"the settings cannot be used:\n{error}") from error
+        raise CliError(f"the settings cannot be used:\n{error}", code=ExitCode.USAGE) from error
 
 
 def _needs_database(settings: Settings) -> str:
     if not settings.database_url:
-        raise Usage("no database: set MAINSPRING_DATABASE_URL, or use `mainspring dev`")
+        raise CliError(
+            "no database: set MAINSPRING_DATABASE_URL, or use `mainspring dev`", code=ExitCode.USAGE
+        )
     return settings.database_url
 
 
