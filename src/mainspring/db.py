@@ -22,7 +22,9 @@ from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, Transient
 
 if TYPE_CHECKING:
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    Connection: TypeAlias = (
+        asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    )
 else:
     Pool = asyncpg.Pool
     Connection = asyncpg.Connection
@@ -148,7 +150,9 @@ class Database:
         self.roles = roles
 
     @asynccontextmanager
-    async def tenant(self, tenant: UUID, *, purpose: str = "command", budget: Budget = COMMAND) -> AsyncIterator[Scope]:
+    async def tenant(
+        self, tenant: UUID, *, purpose: str = "command", budget: Budget = COMMAND
+    ) -> AsyncIterator[Scope]:
         """Open a transaction that sees one tenant."""
         async with self._open(purpose, tenant, APP_ROLE, budget) as scope:
             yield scope
@@ -160,7 +164,9 @@ class Database:
             yield scope
 
     @asynccontextmanager
-    async def _open(self, purpose: str, tenant: UUID | None, role: str, budget: Budget) -> AsyncIterator[Scope]:
+    async def _open(
+        self, purpose: str, tenant: UUID | None, role: str, budget: Budget
+    ) -> AsyncIterator[Scope]:
         with _entered(purpose):
             async with self._connection() as conn, _transaction(conn):
                 scope = Scope(conn, purpose=purpose, tenant=tenant, role=role if self.roles else None)
@@ -272,13 +278,16 @@ async def _reset(conn: Connection) -> None:
 async def unscoped_read_is_refused(pool: Pool) -> bool:
     """Tell whether the login role alone can see no tenant's rows; the server is not ready while it can."""
     async with pool.acquire() as conn:
-        login = await conn.fetchrow("select rolsuper or rolbypassrls as above from pg_roles where rolname = current_user")
+        login = await conn.fetchrow(
+            "select rolsuper or rolbypassrls as above from pg_roles where rolname = current_user"
+        )
         if login is None or login["above"]:
             return False
         try:
-            return await conn.fetchval("select count(*) from mainspring.tenants") == 0
+            seen: int = await conn.fetchval("select count(*) from mainspring.tenants")
         except asyncpg.InsufficientPrivilegeError:
             return True
+        return seen == 0
 
 
 def unique_violation(error: BaseException) -> str | None:

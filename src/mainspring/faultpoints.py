@@ -33,7 +33,7 @@ class FaultPoint(StrEnum):
     DESK_AFTER_REPLAY = "desk.after_replay"
 
 
-class FaultRaised(Exception):  # noqa: N818 - it is not an error of ours: a test asked for it
+class FaultRaised(Exception):
     """Raised at a point armed with `raise`."""
 
 

@@ -36,7 +36,11 @@ class Actor:
 
     def snapshot(self) -> dict[str, Any]:
         """Return who acted, as events carry it under `actor`."""
-        return {"id": str(self.account_id) if self.account_id else None, "kind": self.kind, "handle": self.handle}
+        return {
+            "id": str(self.account_id) if self.account_id else None,
+            "kind": self.kind,
+            "handle": self.handle,
+        }
 
 
 def system_actor(tenant_id: UUID, cause: Cause) -> Actor:
@@ -55,7 +59,7 @@ class FieldError:
     detail: str
 
 
-class Refusal(Exception):  # noqa: N818 - callers catch meanings: NotFound, Conflict
+class Refusal(Exception):
     """The root of what a command answers when it does nothing. `code` is stable and documented."""
 
     code = "refused"

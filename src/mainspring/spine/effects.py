@@ -20,6 +20,7 @@ KIND_LENGTH_MAX = 64
 KEY_LENGTH_MAX = 300
 CRASHES_ALONE = 2  # from this many crashes on, a row runs with nothing else in flight
 CRASHES_MAX = 5
+TEXT_LENGTH_MAX = 4_000
 DEFER_LIMIT_SECONDS = 7 * 86_400.0
 
 
@@ -252,6 +253,15 @@ class Unknown:
 Outcome: TypeAlias = Done | Dropped | Retry | Deferred | Failed | Unknown
 
 
+def clean(text: str) -> str:
+    """Return a text that every store accepts: errors quote hostile input, and must not become a second failure."""
+    return (
+        text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+        .encode("utf-8", "replace")
+        .decode()[:TEXT_LENGTH_MAX]
+    )
+
+
 def outcome_of(error: Exception) -> Outcome:
     """Classify what an executor raised: by the error tree; anything foreign may pass, so it is tried again."""
     text = f"{type(error).__name__}: {error}"
@@ -324,8 +334,8 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             id=effect.id,
             claim_id=effect.claim_id,
             move=move,
-            outcome=label,
-            error=error,
+            outcome=clean(label),
+            error=None if error is None else clean(error),
             **{"attempts": effect.attempts, **more},
         )
 
@@ -336,7 +346,7 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return settle(Move.DROP, f"dropped({reason})")
         case Failed(error):
             return settle(Move.BURY, "failed", error, attempts=effect.attempts + 1)
-        case Unknown(error) if not kind.idempotent:
+        case Unknown(error) if not kind.idempotent and not kind.transactional:
             return settle(Move.BURY, "unknown", error, attempts=effect.attempts + 1)
         case Unknown(error):
             return _try_again(effect, kind, settle, "unknown", error, None, random)
@@ -351,13 +361,21 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
 
 
 def _try_again(
-    effect: Effect, kind: EffectKind, settle: Any, label: str, error: str, after_seconds: float | None, random: float
+    effect: Effect,
+    kind: EffectKind,
+    settle: Any,
+    label: str,
+    error: str,
+    after_seconds: float | None,
+    random: float,
 ) -> Settlement:
     spent = effect.attempts + 1
     if spent >= kind.max_attempts:
         settlement: Settlement = settle(Move.BURY, "exhausted", error, attempts=spent)
         return settlement
-    delay = kind.backoff.delay_seconds(effect.attempts, random=random) if after_seconds is None else after_seconds
+    delay = (
+        kind.backoff.delay_seconds(effect.attempts, random=random) if after_seconds is None else after_seconds
+    )
     waiting: Settlement = settle(Move.WAIT, label, error, attempts=spent, delay_seconds=delay)
     return waiting
 

@@ -25,6 +25,7 @@ from mainspring.spine.effects import (
 from mainspring.spine.events import Event, NewEvent
 
 H = TypeVar("H")  # a store's open transaction
+H_contra = TypeVar("H_contra", contravariant=True)
 
 
 # Obligations: what an event owes ------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ class NotOwed:
 Verdict: TypeAlias = Owes | NotOwed
 
 
-class Obligation(Protocol[H]):
+class Obligation(Protocol[H_contra]):
     """A reason why events owe effects. `judge` is pure; what it needs to know, `load` reads once for a whole batch."""
 
     @property
@@ -60,7 +61,7 @@ class Obligation(Protocol[H]):
     def kinds(self) -> frozenset[str] | None:
         """The event kinds it looks at; None for all."""
 
-    async def load(self, tx: H, events: Sequence[Event]) -> Any: ...
+    async def load(self, tx: H_contra, events: Sequence[Event]) -> Any: ...
 
     def judge(self, event: Event, context: Any) -> Verdict: ...
 
@@ -111,87 +112,85 @@ class Settled:
     refused: frozenset[UUID]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trimmed:
-    """How many rows retention removed."""
-
-    effects: int
-    events: int
-
-
 # The ports ----------------------------------------------------------------------------------------------------
 
 
-class EventLog(Protocol[H]):
+class EventLog(Protocol[H_contra]):
     """A gapless log per tenant whose order is the order of commits."""
 
-    async def create_tenant(self, tx: H, tenant: UUID, name: str) -> bool:
+    async def create_tenant(self, tx: H_contra, tenant: UUID, name: str) -> bool:
         """Bring a tenant, its log and its cursor into being together; False when it exists already."""
 
-    async def append(self, tx: H, tenant: UUID, events: Sequence[NewEvent]) -> tuple[int, ...]:
+    async def append(self, tx: H_contra, tenant: UUID, events: Sequence[NewEvent]) -> tuple[int, ...]:
         """Write the events as the transaction's last statement and return their seqs; raise when not all were written."""
 
-    async def read(self, tx: H, tenant: UUID, *, after: int, limit: int) -> list[Event]:
+    async def read(self, tx: H_contra, tenant: UUID, *, after: int, limit: int) -> list[Event]:
         """Return a tenant's events behind `after`, in order."""
 
-    async def head(self, tx: H, tenant: UUID) -> int:
+    async def head(self, tx: H_contra, tenant: UUID) -> int:
         """Return the seq of a tenant's last event, 0 before the first."""
 
 
-class Cursors(Protocol[H]):
+class Cursors(Protocol[H_contra]):
     """How far each tenant's log has been drained."""
 
-    async def lock_lagging(self, tx: H, *, after: UUID | None, limit: int, engine_version: int) -> list[Cursor]:
+    async def lock_lagging(
+        self, tx: H_contra, *, after: UUID | None, limit: int, engine_version: int
+    ) -> list[Cursor]:
         """Lock and return cursors behind their head, starting behind tenant `after` and wrapping.
 
         Skips those that another drain holds; returns none to an engine older than the schema.
         """
 
-    async def read_lagging(self, tx: H, cursors: Sequence[Cursor], *, per_tenant: int, limit: int) -> list[Event]:
+    async def read_lagging(
+        self, tx: H_contra, cursors: Sequence[Cursor], *, per_tenant: int, limit: int
+    ) -> list[Event]:
         """Return the next events of the locked cursors, whole prefixes by tenant, in (tenant, seq) order."""
 
-    async def advance(self, tx: H, moves: Sequence[tuple[Cursor, int]]) -> None:
+    async def advance(self, tx: H_contra, moves: Sequence[tuple[Cursor, int]]) -> None:
         """Move each locked cursor to its new position; raise when one has moved meanwhile."""
 
 
-class Outbox(Protocol[H]):
+class Outbox(Protocol[H_contra]):
     """The effects that are owed, and who holds them."""
 
-    async def owe(self, tx: H, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
+    async def owe(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
         """Insert the effects that no row stands for yet, and answer for each in the order given.
 
         Raises Misuse when a row stands under the same (tenant, kind, key) with another payload.
         """
 
-    async def owe_drained(self, tx: H, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
+    async def owe_drained(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert, in (tenant, kind, key) order, those that no row stands for yet; return how many."""
 
     async def claim(self, request: ClaimRequest) -> list[Effect]:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
 
-    async def renew(
-        self, claims: Sequence[tuple[UUID, UUID, UUID, float]]
-    ) -> frozenset[UUID]:
+    async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
         """Renew (tenant, effect, claim, lease_seconds); return the ids whose claim is lost. A locked row is busy, not lost."""
 
-    async def settle(self, tx: H, settlements: Sequence[Settlement]) -> Settled:
+    async def settle(self, tx: H_contra, settlements: Sequence[Settlement]) -> Settled:
         """Write the finishing states, each only if its claim is still the row's last."""
 
-    async def cancel(self, tx: H, tenant: UUID, effect: UUID) -> EffectState | None:
+    async def cancel(self, tx: H_contra, tenant: UUID, effect: UUID) -> EffectState | None:
         """Drop a pending effect, or ask a claimed one's settle to; return the state then, None when there is no such row."""
 
-    async def replay(self, tx: H, tenant: UUID, effects: Sequence[UUID], *, new_key: bool) -> list[UUID]:
+    async def replay(
+        self, tx: H_contra, tenant: UUID, effects: Sequence[UUID], *, new_key: bool
+    ) -> list[UUID]:
         """Return dead effects to pending with fresh budgets; `new_key` raises their epoch. Returns the ids moved."""
 
-    async def discard(self, tx: H, tenant: UUID, effects: Sequence[UUID], *, reason: str) -> list[UUID]:
+    async def discard(
+        self, tx: H_contra, tenant: UUID, effects: Sequence[UUID], *, reason: str
+    ) -> list[UUID]:
         """Give up dead effects, with the reason. Returns the ids moved."""
 
-    async def effect(self, tx: H, tenant: UUID, effect: UUID) -> EffectRow | None:
+    async def effect(self, tx: H_contra, tenant: UUID, effect: UUID) -> EffectRow | None:
         """Return one effect's row."""
 
     async def effects(
         self,
-        tx: H,
+        tx: H_contra,
         tenant: UUID,
         *,
         state: EffectState | None = None,
@@ -202,14 +201,14 @@ class Outbox(Protocol[H]):
     ) -> list[EffectRow]:
         """Return a tenant's effects that match, oldest first, behind `after`."""
 
-    async def attempts(self, tx: H, tenant: UUID, effect: UUID) -> list[Attempt]:
+    async def attempts(self, tx: H_contra, tenant: UUID, effect: UUID) -> list[Attempt]:
         """Return the recorded attempts of an effect, in order."""
 
-    async def rebuild_due(self, tx: H) -> int:
+    async def rebuild_due(self, tx: H_contra) -> int:
         """Make the index of due tenants right again; return how many entries were late, which is how many were repaired."""
 
-    async def trim(self, tx: H, *, done_seconds: float, limit: int) -> Trimmed:
-        """Remove final effects older than `done_seconds`, at most `limit`."""
+    async def trim(self, tx: H_contra, *, done_seconds: float, limit: int) -> int:
+        """Remove final effects older than `done_seconds`, at most `limit`; return how many."""
 
 
 class Store(EventLog[H], Cursors[H], Outbox[H], Protocol[H]):

@@ -52,7 +52,9 @@ class Transaction(Generic[H]):
             raise Misuse("this transaction has written its events already")
         self._closed = True
         if self._pending:
-            self.appended = await self._store.append(self.handle, self.tenant, [event for event, _ in self._pending])
+            self.appended = await self._store.append(
+                self.handle, self.tenant, [event for event, _ in self._pending]
+            )
             for seq, (_, stamp) in zip(self.appended, self._pending, strict=True):
                 if stamp is not None:
                     await stamp(seq)

@@ -1,0 +1,210 @@
+"""Log to outbox. Takes events past the cursors, leaves the effects that they owe, the cursors moved, in one transaction.
+
+If it dies here nothing has happened: the cursors stand where they stood, and the next round reads the same events.
+A second drain meanwhile takes other tenants, since cursors are locked and locked ones are skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+from uuid import UUID
+
+from mainspring import telemetry
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome
+from mainspring.spine.errors import OutcomeUnknown, Transient
+from mainspring.spine.events import Event
+from mainspring.spine.executors import Transactional
+from mainspring.spine.ports import Cursor, H, NotOwed, Obligation, Owes, Store
+from mainspring.spine.transaction import Transaction
+
+log = logging.getLogger("mainspring.spine")
+
+ENGINE_VERSION = 1
+TENANTS_MAX = 200
+EVENTS_MAX = 500
+EVENTS_A_TENANT_MAX = 200
+OWED_MAX = 5_000
+
+EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
+
+Owed = list[tuple[UUID, NewEffect]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What one round came to."""
+
+    events: int
+    owed: int
+
+
+class Drain(Generic[H]):
+    """The step from the log to the outbox."""
+
+    def __init__(
+        self, store: Store[H], obligations: Sequence[Obligation[H]], *, engine_version: int = ENGINE_VERSION
+    ) -> None:
+        self._store = store
+        self._obligations = obligations
+        self._engine_version = engine_version
+        self._after: UUID | None = None
+
+    async def run_once(self) -> Drained:
+        """Drain one round of lagging tenants, starting behind the last one served."""
+        async with self._store.system("drain") as tx:
+            cursors = await self._store.lock_lagging(
+                tx, after=self._after, limit=TENANTS_MAX, engine_version=self._engine_version
+            )
+            if not cursors:
+                return Drained(events=0, owed=0)
+            reach(FaultPoint.DRAIN_AFTER_LOCK)
+            read = await self._store.read_lagging(
+                tx, cursors, per_tenant=EVENTS_A_TENANT_MAX, limit=EVENTS_MAX
+            )
+            events = contiguous(cursors, read)
+            drained, owed = await self._owe(tx, events)
+            reach(FaultPoint.DRAIN_AFTER_INSERT)
+            await self._store.advance(tx, moves(cursors, drained))
+            reach(FaultPoint.DRAIN_BEFORE_COMMIT)
+        reach(FaultPoint.DRAIN_AFTER_COMMIT)
+        self._after = drained[-1].tenant_id if drained else cursors[-1].tenant_id
+        return Drained(events=len(drained), owed=owed)
+
+    async def _owe(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
+        """Owe what the events owe; return the events that were taken and how many effects are new."""
+        try:
+            async with self._store.savepoint(tx):
+                judged: dict[int, Owed] = {}
+                for obligation in self._obligations:
+                    await self._judge(tx, obligation, events, judged)
+                taken = within_limit(events, judged)
+                owed = [effect for n in range(len(taken)) for effect in judged.get(n, ())]
+                return taken, await self._insert(tx, owed)
+        except (Transient, OutcomeUnknown):
+            raise
+        except Exception as error:  # noqa: BLE001 - counted when it is pinned to its event, below
+            log.warning("drain: looking for the event behind %s: %s", type(error).__name__, error)
+        new = 0
+        for obligation in self._obligations:
+            new += await self._isolate(tx, obligation, events)
+        return events, new
+
+    async def _judge(
+        self, tx: H, obligation: Obligation[H], events: Sequence[Event], judged: dict[int, Owed]
+    ) -> None:
+        mine = [(n, event) for n, event in enumerate(events) if looks_at(obligation, event)]
+        if not mine:
+            return
+        context = await obligation.load(tx, [event for _, event in mine])
+        for n, event in mine:
+            match obligation.judge(event, context):
+                case Owes(effects):
+                    judged.setdefault(n, []).extend((event.tenant_id, effect) for effect in effects)
+                case NotOwed():
+                    pass
+
+    async def _isolate(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> int:
+        """Owe what one obligation makes of these events; halve them until the one that breaks it stands alone."""
+        if not events:
+            return 0
+        try:
+            async with self._store.savepoint(tx):
+                judged: dict[int, Owed] = {}
+                await self._judge(tx, obligation, events, judged)
+                return await self._insert(tx, [effect for n in sorted(judged) for effect in judged[n]])
+        except (Transient, OutcomeUnknown):
+            raise
+        except Exception as error:  # noqa: BLE001 - counted in _poison
+            if len(events) == 1:
+                return await self._poison(tx, obligation, events[0], error)
+        half = len(events) // 2
+        return await self._isolate(tx, obligation, events[:half]) + await self._isolate(
+            tx, obligation, events[half:]
+        )
+
+    async def _poison(self, tx: H, obligation: Obligation[H], event: Event, error: Exception) -> int:
+        telemetry.drain_poisoned.labels(obligation.name).inc()
+        log.error(
+            "drain: %s cannot judge event %d: %s: %s", obligation.name, event.seq, type(error).__name__, error
+        )
+        asked_again = NewEffect(
+            EVENT_KIND.name,
+            key=f"{event.seq}#{obligation.name}",
+            event_seq=event.seq,
+            payload={"obligation": obligation.name},
+        )
+        return await self._insert(tx, [(event.tenant_id, asked_again)])
+
+    async def _insert(self, tx: H, owed: Owed) -> int:
+        if not owed:
+            return 0
+        return await self._store.owe_drained(
+            tx, sorted(owed, key=lambda row: (row[0], row[1].kind, row[1].key))
+        )
+
+
+def looks_at(obligation: Obligation[H], event: Event) -> bool:
+    """Tell whether an obligation looks at events of this kind."""
+    return obligation.kinds is None or event.kind in obligation.kinds
+
+
+def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event]:
+    """Return the events that follow their cursor without a hole; a tenant with one is left where it stands, and counted."""
+    expected = {cursor.tenant_id: cursor.position + 1 for cursor in cursors}
+    kept: list[Event] = []
+    broken: set[UUID] = set()
+    for event in events:
+        if event.tenant_id in broken:
+            continue
+        if event.seq != expected[event.tenant_id]:
+            broken.add(event.tenant_id)
+            telemetry.log_holes.inc()
+            log.error("drain: log of %s has a hole before %d; it is not drained", event.tenant_id, event.seq)
+            continue
+        expected[event.tenant_id] += 1
+        kept.append(event)
+    return kept
+
+
+def within_limit(events: Sequence[Event], judged: dict[int, Owed]) -> Sequence[Event]:
+    """Return the longest prefix that owes at most OWED_MAX rows; one event alone may owe more."""
+    owed = 0
+    for n in range(len(events)):
+        owed += len(judged.get(n, ()))
+        if owed > OWED_MAX and n > 0:
+            return events[:n]
+    return events
+
+
+def moves(cursors: Sequence[Cursor], drained: Iterable[Event]) -> list[tuple[Cursor, int]]:
+    """Return where each cursor goes; those whose events were not taken stay and are left out."""
+    last: dict[UUID, int] = {}
+    for event in drained:
+        last[event.tenant_id] = event.seq
+    return [(cursor, last[cursor.tenant_id]) for cursor in cursors if cursor.tenant_id in last]
+
+
+def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transactional[H]:
+    """Make the executor of kind `event`: it asks one obligation about one event again, and fails for good when that fails."""
+
+    async def run(effect: Effect, tx: Transaction[H]) -> Outcome:
+        name = effect.payload["obligation"]
+        obligation = next((known for known in obligations if known.name == name), None)
+        if obligation is None or effect.event_seq is None:
+            return Failed(f"no obligation is named {name}")
+        [event] = await store.read(tx.handle, effect.tenant_id, after=effect.event_seq - 1, limit=1)
+        try:
+            verdict = obligation.judge(event, await obligation.load(tx.handle, [event]))
+            if isinstance(verdict, Owes) and verdict.effects:
+                await store.owe_drained(tx.handle, [(event.tenant_id, owed) for owed in verdict.effects])
+        except (Transient, OutcomeUnknown):
+            raise
+        except Exception as error:  # noqa: BLE001 - becomes the row's outcome
+            return Failed(f"{type(error).__name__}: {error}")
+        return Done()
+
+    return Transactional(EVENT_KIND, run)

@@ -1,0 +1,291 @@
+"""The engine: what its user declares, the transactions that he opens, and the loops that carry it all out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.drain import Drain, ask_again
+from mainspring.spine.effects import Effect, EffectKind, Outcome
+from mainspring.spine.errors import Misuse
+from mainspring.spine.events import Event
+from mainspring.spine.executors import Executor, External, Transactional
+from mainspring.spine.janitor import Janitor
+from mainspring.spine.ports import H, Obligation, Store, Verdict
+from mainspring.spine.recovery import Recovery
+from mainspring.spine.service import Service
+from mainspring.spine.transaction import Transaction
+from mainspring.spine.worker import Worker
+
+ExternalRun = TypeVar("ExternalRun", bound=Callable[[Effect], Awaitable[Outcome]])
+Judge = TypeVar("Judge", bound=Callable[[Event], Verdict])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineSettings:
+    """How the loops run; validated together.
+
+    Args:
+        slots: effects that one process executes at once.
+        transactions_max: transactional executors at once; each holds a connection of the pool.
+        tick_seconds: how often the floor tick asks whether anything is due.
+    """
+
+    slots: int = 200
+    transactions_max: int = 4
+    tick_seconds: float = 1.0
+    due_sweep_seconds: float = 30.0
+    done_days: float = 7.0
+    grace_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slots <= 200:
+            raise Misuse("slots is 1 to 200")
+        if min(self.tick_seconds, self.due_sweep_seconds, self.done_days) <= 0 or self.grace_seconds < 0:
+            raise Misuse(
+                "tick_seconds, due_sweep_seconds and done_days are positive, grace_seconds is not negative"
+            )
+        if self.transactions_max < 1:
+            raise Misuse("transactions_max is at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What `run_once` came to."""
+
+    drained: int
+    executed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PureObligation(Generic[H]):
+    """An obligation whose judgement needs nothing but the event."""
+
+    name: str
+    kinds: frozenset[str] | None
+    judgement: Callable[[Event], Verdict]
+
+    async def load(self, _tx: H, _events: Any) -> None:
+        return None
+
+    def judge(self, event: Event, _context: Any) -> Verdict:
+        return self.judgement(event)
+
+
+class Spine(Generic[H]):
+    """The engine on a store: declare what events owe and how effects are done, then run it in any number of processes.
+
+    Example:
+        spine = Spine(PostgresStore(pool))
+
+        @spine.owes("order.paid")
+        def receipt(event): return Owes(NewEffect("send_receipt", key=event.subject))
+
+        @spine.effect("send_receipt", target="smtp")
+        async def send_receipt(effect): ...; return Done()
+    """
+
+    def __init__(
+        self, store: Store[H], settings: SpineSettings | None = None, *, name: str | None = None
+    ) -> None:
+        self.store = store
+        self.settings = settings or SpineSettings()
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._obligations: list[Obligation[H]] = []
+        self._executors: dict[str, Executor[H]] = {}
+        self._listeners: list[Callable[[UUID, tuple[str, ...]], None]] = []
+        self.drain: Drain[H] = Drain(store, self._obligations)
+        self.worker: Worker[H] = Worker(
+            store,
+            self._executors,
+            self.open,
+            name=self.name,
+            slots=self.settings.slots,
+            transactions_max=self.settings.transactions_max,
+            freed=self._slot_freed,
+        )
+        self.janitor: Janitor[H] = Janitor(store, done_days=self.settings.done_days)
+        self._drain_loop = Service("drain", self._drain_round, every_seconds=None)
+        self._worker_loop = Service("worker", self._worker_round, every_seconds=None)
+        self.recovery: Recovery[H] = Recovery(
+            store, self.worker, self._drain_loop.poke, self._worker_loop.poke
+        )
+        self._loops = [
+            self._drain_loop,
+            self._worker_loop,
+            Service("tick", self.recovery.run_once, every_seconds=self.settings.tick_seconds),
+            Service("janitor", self.janitor.run_once, every_seconds=self.settings.due_sweep_seconds),
+        ]
+        self._renew_loop: Service | None = None
+        self.register_executor(ask_again(store, self._obligations))
+
+    # declaring ----------------------------------------------------------------------------------------------
+
+    def owes(self, *kinds: str, name: str | None = None) -> Callable[[Judge], Judge]:
+        """Declare, as a pure function of the event, what events of these kinds owe."""
+
+        def declare(judge: Judge) -> Judge:
+            own_name: str = name or getattr(judge, "__name__", "obligation")
+            self.register_obligation(_PureObligation(own_name, frozenset(kinds) or None, judge))
+            return judge
+
+        return declare
+
+    def effect(self, kind: str, **declared: Any) -> Callable[[ExternalRun], ExternalRun]:
+        """Declare how effects of a kind are done, out in the world: at least once, `effect.idempotency_key` in hand.
+
+        Args:
+            kind: the effects' kind.
+            declared: what `EffectKind` takes: target, max_attempts, idempotent, lease_seconds, timeout_seconds, backoff.
+        """
+
+        def declare(run: ExternalRun) -> ExternalRun:
+            self.register_executor(External(EffectKind(name=kind, **declared), run))
+            return run
+
+        return declare
+
+    def transactional_effect(
+        self, kind: str, **declared: Any
+    ) -> Callable[
+        [Callable[[Effect, Transaction[H]], Awaitable[Outcome]]],
+        Callable[[Effect, Transaction[H]], Awaitable[Outcome]],
+    ]:
+        """Declare how effects of a kind are done inside the database: their writes and the settle commit together."""
+
+        def declare(
+            run: Callable[[Effect, Transaction[H]], Awaitable[Outcome]],
+        ) -> Callable[[Effect, Transaction[H]], Awaitable[Outcome]]:
+            self.register_executor(
+                Transactional(
+                    EffectKind(**{"lease_seconds": 10.0, **declared, "name": kind, "transactional": True}),
+                    run,
+                )
+            )
+            return run
+
+        return declare
+
+    def register_obligation(self, obligation: Obligation[H]) -> None:
+        """Add an obligation; its name is its own."""
+        if any(known.name == obligation.name for known in self._obligations):
+            raise Misuse(f"an obligation named {obligation.name} is declared already")
+        self._obligations.append(obligation)
+
+    def register_executor(self, executor: Executor[H]) -> None:
+        """Add how a kind is done; one executor a kind."""
+        if executor.kind.name in self._executors:
+            raise Misuse(f"kind {executor.kind.name} has an executor already")
+        self._executors[executor.kind.name] = executor
+
+    def register_loop(
+        self, name: str, run_once: Callable[[], Awaitable[bool]], *, every_seconds: float
+    ) -> Service:
+        """Add a loop that starts and stops with the engine: a sweep of a room's own."""
+        loop = Service(name, run_once, every_seconds=every_seconds)
+        self._loops.append(loop)
+        return loop
+
+    def on_commit(self, listener: Callable[[UUID, tuple[str, ...]], None]) -> None:
+        """Call `listener(tenant, kinds)` after each commit in this process that appended events."""
+        self._listeners.append(listener)
+
+    # transactions -------------------------------------------------------------------------------------------
+
+    async def create_tenant(self, tenant: UUID, name: str) -> bool:
+        """Bring a tenant and its log into being; False when it exists already."""
+        async with self.store.system("create tenant") as tx:
+            return await self.store.create_tenant(tx, tenant, name)
+
+    @asynccontextmanager
+    async def open(self, tenant: UUID) -> AsyncIterator[Transaction[H]]:
+        """Open a transaction of a tenant: what it changes, appends and owes commits together when the block ends."""
+        async with self.store.tenant(tenant) as handle:
+            tx = Transaction(self.store, handle, tenant)
+            yield tx
+            await tx.write_events()
+        self._committed(tx)
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any, tenant: UUID) -> AsyncIterator[Transaction[H]]:
+        """The same on your own connection: your statements and ours commit together.
+
+        Joined to a transaction that is open already, the events are written when the block ends, and what they owe is
+        found by the floor tick once you commit. Events hold their tenant's log until then: commit soon.
+        """
+        async with self.store.adopt(connection, tenant) as handle:
+            tx = Transaction(self.store, handle, tenant)
+            yield tx
+            await tx.write_events()
+        self._committed(tx)
+
+    def _committed(self, tx: Transaction[H]) -> None:
+        if tx.appended:
+            reach(FaultPoint.APPEND_AFTER_COMMIT)
+            self._drain_loop.poke()
+            for listener in self._listeners:
+                listener(tx.tenant, tx.appended_kinds)
+        if tx.owed_count:
+            self._worker_loop.poke()
+
+    # running ------------------------------------------------------------------------------------------------
+
+    async def run_once(self) -> Ran:
+        """Drain what lags and execute what is due, until neither is left; for tests and for cron."""
+        drained = executed = 0
+        while True:
+            round_ = await self.drain.run_once()
+            taken = await self.worker.run_once() or await self.worker.run_alone()
+            drained += round_.events
+            executed += taken
+            if not round_.events and not taken:
+                return Ran(drained=drained, executed=executed)
+
+    async def start(self) -> None:
+        """Start the loops; an engine of every process that has started carries on what any other left."""
+        shortest = min(executor.kind.lease_seconds for executor in self._executors.values())
+        self._renew_loop = Service("renew", self._renew_round, every_seconds=shortest / 3)
+        for loop in (*self._loops, self._renew_loop):
+            loop.start()
+        self._drain_loop.poke()
+        self._worker_loop.poke()
+
+    async def stop(self) -> None:
+        """Stop claiming, finish what is in hand within the grace, hand the rest back, end the loops."""
+        for loop in self._loops:
+            await loop.stop()
+        await self.worker.stop(grace_seconds=self.settings.grace_seconds)
+        if self._renew_loop is not None:
+            await self._renew_loop.stop()
+            self._renew_loop = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the loops for the length of a block."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def _drain_round(self) -> bool:
+        drained = await self.drain.run_once()
+        if drained.owed:
+            self._worker_loop.poke()
+        return drained.events > 0
+
+    async def _worker_round(self) -> bool:
+        return await self.worker.take() > 0
+
+    def _slot_freed(self) -> None:
+        self._worker_loop.poke()
+
+    async def _renew_round(self) -> bool:
+        await self.worker.renew()
+        return False

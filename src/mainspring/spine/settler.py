@@ -1,0 +1,132 @@
+"""Outcomes to rows. Takes settlements as they come, leaves them written in batches, each fenced by its claim.
+
+If it dies here the rows stay claimed until their lease runs out, and are claimed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import groupby
+from typing import Generic
+from uuid import UUID
+
+from mainspring import telemetry
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.effects import Effect, Move, Settlement
+from mainspring.spine.errors import Definitive, OutcomeUnknown, Transient
+from mainspring.spine.events import NO_CAUSE, NewEvent
+from mainspring.spine.ports import H, Store
+from mainspring.spine.transaction import Transaction
+
+log = logging.getLogger("mainspring.spine")
+
+Finished = tuple[Effect, Settlement]
+Write = Callable[[Sequence[Finished]], Awaitable[None]]
+_RETRY_PAUSE_SECONDS = 0.5
+
+
+class Settler(Generic[H]):
+    """Writes settlements: while one batch is on its way, the next one gathers.
+
+    Args:
+        open_transaction: opens a tenant's transaction, for burials, which append `effect.dead`.
+        settled: called for each effect whose settlement was written or refused.
+    """
+
+    def __init__(
+        self,
+        store: Store[H],
+        open_transaction: Callable[[UUID], AbstractAsyncContextManager[Transaction[H]]],
+        settled: Callable[[Effect], None],
+    ) -> None:
+        self._store = store
+        self._open = open_transaction
+        self._settled = settled
+        self._waiting: list[Finished] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    def submit(self, effect: Effect, settlement: Settlement) -> None:
+        """Have a settlement written soon."""
+        self._waiting.append((effect, settlement))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush(), name="mainspring settle")
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._write(batch)
+        finally:
+            self._flushing = None
+
+    async def _write(self, batch: Sequence[Finished]) -> None:
+        reach(FaultPoint.WORKER_BEFORE_SETTLE)
+        plain = [finished for finished in batch if finished[1].move is not Move.BURY]
+        dead = sorted((finished for finished in batch if finished[1].move is Move.BURY), key=_by_tenant)
+        if plain:
+            await self._until_written(plain, self._settle)
+        for _, burials in groupby(dead, key=_by_tenant):
+            await self._until_written(list(burials), self._bury)
+        reach(FaultPoint.WORKER_AFTER_SETTLE)
+
+    async def _until_written(self, batch: Sequence[Finished], write: Write) -> None:
+        """An outage is waited out: until another claims, a late settle is as good as an early one."""
+        while True:
+            try:
+                await write(batch)
+                break
+            except (Transient, OutcomeUnknown) as error:
+                telemetry.loop_failures.labels("settle", type(error).__name__).inc()
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+            except Definitive as error:
+                if len(batch) > 1:
+                    for one in batch:
+                        await self._until_written([one], write)
+                    return
+                telemetry.loop_failures.labels("settle", type(error).__name__).inc()
+                log.error("settle: the outcome of %s cannot be stored: %s", batch[0][0].id, error)
+                break
+        for effect, _ in batch:
+            self._settled(effect)
+
+    async def _settle(self, batch: Sequence[Finished]) -> None:
+        async with self._store.system("settle") as tx:
+            await self._store.settle(
+                tx, sorted((settlement for _, settlement in batch), key=lambda row: row.id)
+            )
+
+    async def _bury(self, batch: Sequence[Finished]) -> None:
+        """Settle the dead of one tenant, and say so in its log, in one transaction."""
+        async with self._open(batch[0][0].tenant_id) as tx:
+            settled = await self._store.settle(
+                tx.handle, sorted((row for _, row in batch), key=lambda row: row.id)
+            )
+            for effect, settlement in batch:
+                if effect.id in settled.accepted:
+                    tx.append(await self._dead(tx, effect, settlement))
+
+    async def _dead(self, tx: Transaction[H], effect: Effect, settlement: Settlement) -> NewEvent:
+        cause = NO_CAUSE
+        if effect.event_seq is not None:
+            for event in await self._store.read(
+                tx.handle, effect.tenant_id, after=effect.event_seq - 1, limit=1
+            ):
+                cause = event.as_cause(via=(effect.rule_id,) if effect.rule_id else ())
+        facts = {
+            "id": str(effect.id),
+            "kind": effect.kind,
+            "key": effect.key,
+            "event_seq": effect.event_seq,
+            "rule_id": str(effect.rule_id) if effect.rule_id else None,
+            "attempts": settlement.attempts,
+            "outcome": settlement.outcome,
+            "error": settlement.error,
+        }
+        return NewEvent("effect.dead", subject=str(effect.id), data={"effect": facts}, cause=cause)
+
+
+def _by_tenant(finished: Finished) -> UUID:
+    return finished[0].tenant_id

@@ -1,0 +1,276 @@
+"""Outbox to outcomes. Takes due effects under a claim, leaves each executed and its outcome settled.
+
+If it dies here the claims run out and another worker takes the rows: a transactional executor then left nothing behind, an
+external one may have acted, and acts again under the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Generic, assert_never
+from uuid import UUID
+
+from mainspring import telemetry
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.effects import (
+    Deferred,
+    Done,
+    Dropped,
+    Effect,
+    Outcome,
+    Settlement,
+    Unknown,
+    bury_crashed,
+    outcome_of,
+    resolve,
+)
+from mainspring.spine.errors import LeaseLost, Transient
+from mainspring.spine.executors import Executor, External, Transactional
+from mainspring.spine.ports import ClaimRequest, H, Store
+from mainspring.spine.settler import Settler
+from mainspring.spine.transaction import Transaction
+
+log = logging.getLogger("mainspring.spine")
+
+_TRANSIENT_TRIES = 3
+
+
+@dataclass(slots=True)
+class InHand:
+    """An effect that this worker holds: its task, and until when, by our own clock, the claim is surely ours."""
+
+    effect: Effect
+    trusted_until: float
+    task: asyncio.Task[None] | None = None
+    executed: bool = False
+
+
+class _Undo(Exception):
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(repr(outcome))
+        self.outcome = outcome
+
+
+class Worker(Generic[H]):
+    """Executes what is due, at most `slots` at once.
+
+    Args:
+        transactions_max: how many transactional executors run at once; each needs a connection.
+        freed: called when a slot is free again after none was.
+    """
+
+    def __init__(
+        self,
+        store: Store[H],
+        executors: Mapping[str, Executor[H]],
+        open_transaction: Callable[[UUID], AbstractAsyncContextManager[Transaction[H]]],
+        *,
+        name: str,
+        slots: int,
+        transactions_max: int,
+        freed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._executors = executors
+        self._open = open_transaction
+        self._name = name
+        self._slots = slots
+        self._freed = freed
+        self._transactions = asyncio.Semaphore(transactions_max)
+        self._settler: Settler[H] = Settler(store, open_transaction, self._let_go)
+        self._in_hand: dict[UUID, InHand] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._after: UUID | None = None
+        self._closing = False
+        self._saturated = False
+
+    @property
+    def in_hand(self) -> int:
+        """How many effects this worker holds."""
+        return len(self._in_hand)
+
+    @property
+    def lease_seconds(self) -> Mapping[str, float]:
+        """The kinds that this worker executes, with their leases."""
+        return {name: executor.kind.lease_seconds for name, executor in self._executors.items()}
+
+    async def take(self) -> int:
+        """Claim into the free slots and start executing; return how many were claimed."""
+        free = self._slots - len(self._in_hand)
+        self._saturated = free <= 0
+        if self._saturated or not self._executors or self._closing:
+            return 0
+        return self._begin(await self._store.claim(self._request(limit=free)))
+
+    async def run_once(self) -> int:
+        """Claim into the free slots, and return when all that is in hand is settled."""
+        taken = await self.take()
+        await self._empty.wait()
+        return taken
+
+    async def run_alone(self) -> int:
+        """Wait until nothing is in hand, then run one effect that has ended its workers, with nothing beside it."""
+        await self._empty.wait()
+        taken = self._begin(await self._store.claim(self._request(limit=1, alone=True)))
+        await self._empty.wait()
+        return taken
+
+    def _request(self, *, limit: int, alone: bool = False) -> ClaimRequest:
+        return ClaimRequest(
+            worker=self._name, lease_seconds=self.lease_seconds, limit=limit, after=self._after, alone=alone
+        )
+
+    def _begin(self, claimed: list[Effect]) -> int:
+        if claimed:
+            reach(FaultPoint.WORKER_AFTER_CLAIM)
+            self._empty.clear()
+        now = asyncio.get_running_loop().time()
+        for effect in claimed:
+            kind = self._executors[effect.kind].kind
+            held = InHand(effect, trusted_until=now + kind.lease_seconds)
+            self._in_hand[effect.id] = held
+            held.task = asyncio.create_task(self._handle(held))
+            telemetry.effect_latency.labels(effect.kind).observe(effect.waited_seconds)
+        if claimed:
+            self._after = claimed[-1].tenant_id
+        return len(claimed)
+
+    # executing ----------------------------------------------------------------------------------------------
+
+    async def _handle(self, held: InHand) -> None:
+        effect = held.effect
+        executor = self._executors[effect.kind]
+        try:
+            settlement = bury_crashed(effect, executor.kind)
+            if settlement is None:
+                settlement = await self._execute(executor, held)
+        except LeaseLost:
+            settlement = None
+        except asyncio.CancelledError:
+            if not self._closing:
+                self._let_go(effect)
+                return
+            settlement = self._hand_back(executor, held)
+        if settlement is None:
+            self._let_go(effect)
+        else:
+            self._settler.submit(effect, settlement)
+
+    async def _execute(self, executor: Executor[H], held: InHand) -> Settlement | None:
+        """Run the executor; return the settlement still to be written, or None when it was written with the work."""
+        match executor:
+            case External():
+                held.executed = True
+                outcome = await self._run_external(executor, held.effect)
+            case Transactional():
+                undone = await self._run_transactional(executor, held.effect)
+                if undone is None:
+                    return None
+                outcome = undone
+            case _:
+                assert_never(executor)
+        reach(FaultPoint.WORKER_AFTER_EXECUTE)
+        return self._resolve(executor, held.effect, outcome)
+
+    def _resolve(self, executor: Executor[H], effect: Effect, outcome: Outcome) -> Settlement:
+        telemetry.effect_attempts.labels(effect.kind, type(outcome).__name__.lower()).inc()
+        return resolve(effect, outcome, executor.kind, random=random.random())  # noqa: S311 - spreads a backoff
+
+    async def _run_external(self, executor: External, effect: Effect) -> Outcome:
+        try:
+            async with asyncio.timeout(executor.kind.timeout_seconds):
+                return await executor.run(effect)
+        except Exception as error:  # noqa: BLE001 - becomes the effect's outcome, which is counted
+            return outcome_of(error)
+
+    async def _run_transactional(self, executor: Transactional[H], effect: Effect) -> Outcome | None:
+        """Run it and settle it in one transaction; return the outcome when that undid it, None when it committed."""
+        async with self._transactions:
+            for last in (*[False] * (_TRANSIENT_TRIES - 1), True):
+                try:
+                    await self._run_and_settle(executor, effect)
+                except _Undo as undo:
+                    return undo.outcome
+                except LeaseLost:
+                    raise
+                except Transient as error:
+                    if last:
+                        return outcome_of(error)
+                except Exception as error:  # noqa: BLE001 - becomes the effect's outcome, which is counted
+                    return outcome_of(error)
+                else:
+                    break
+        return None
+
+    async def _run_and_settle(self, executor: Transactional[H], effect: Effect) -> None:
+        async with self._open(effect.tenant_id) as tx:
+            outcome = await executor.run(effect, tx)
+            if not isinstance(outcome, Done | Dropped):
+                raise _Undo(outcome)
+            settled = await self._store.settle(tx.handle, [self._resolve(executor, effect, outcome)])
+            if settled.refused:
+                raise LeaseLost(f"{effect.kind} {effect.key} is another's now; what was done here is undone")
+
+    def _hand_back(self, executor: Executor[H], held: InHand) -> Settlement:
+        """Shutting down: what cannot have happened waits for another worker, what may have is said to be unknown."""
+        acted = held.executed and not executor.kind.idempotent
+        outcome: Outcome = Unknown("cut short by a shutdown") if acted else Deferred(0.0, "shutting down")
+        return self._resolve(executor, held.effect, outcome)
+
+    def _let_go(self, effect: Effect) -> None:
+        self._in_hand.pop(effect.id, None)
+        if not self._in_hand:
+            self._empty.set()
+        if self._saturated:
+            self._saturated = False
+            self._freed()
+
+    # holding ------------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Renew the claims of all that is in hand; cancel here what is lost, or what our own clock says may be."""
+        loop = asyncio.get_running_loop()
+        held = [(one, self._executors[one.effect.kind].kind.lease_seconds) for one in self._in_hand.values()]
+        if not held:
+            return
+        asked_at = loop.time()
+        try:
+            lost = await self._store.renew(
+                [(one.effect.tenant_id, one.effect.id, one.effect.claim_id, lease) for one, lease in held]
+            )
+        except Transient:
+            self._give_up([one for one, _ in held if loop.time() >= one.trusted_until])
+            raise
+        for one, lease in held:
+            if one.effect.id not in lost:
+                one.trusted_until = asked_at + lease
+        self._give_up([one for one, _ in held if one.effect.id in lost])
+
+    def _give_up(self, lost: list[InHand]) -> None:
+        for one in lost:
+            if one.effect.id not in self._in_hand or one.task is None or one.task.done():
+                continue
+            telemetry.claims_lost.inc()
+            one.task.cancel()
+
+    async def stop(self, *, grace_seconds: float) -> None:
+        """Finish what is in hand within the grace, then hand the rest back."""
+        self._closing = True
+        try:
+            await asyncio.wait_for(self._empty.wait(), grace_seconds)
+        except TimeoutError:
+            for held in list(self._in_hand.values()):
+                if held.task is not None:
+                    held.task.cancel()
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_seconds)
+            except TimeoutError:
+                log.warning(
+                    "worker: %d effects were not handed back; their leases will run out", len(self._in_hand)
+                )

@@ -1,0 +1,344 @@
+-- name: owe
+-- A row that stands already is left as it is; the new ones make their tenants due in the same statement.
+-- Rows come in (tenant, kind, key) order: two drains that meet wait for each other, and never in a ring.
+with given as (
+    select g.*
+    from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::uuid[], $8::integer[],
+                $9::uuid[], $10::uuid[], $11::text[], $12::text[], $13::double precision[])
+        as g (tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, recipient_id, topic_id, target, payload,
+              delay_seconds)
+), owed as (
+    insert into mainspring.effects
+        (tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, recipient_id, topic_id, target, payload, state,
+         not_before)
+    select tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, recipient_id, topic_id, target,
+           payload::jsonb, 'pending', clock_timestamp() + delay_seconds * interval '1 second'
+    from given
+    order by tenant_id, kind, key
+    on conflict do nothing
+    returning tenant_id, id, kind, family, not_before
+), bumped as (
+    insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
+    select tenant_id, family, min(not_before), 1 from owed group by tenant_id, family order by tenant_id, family
+    on conflict (tenant_id, family) do update
+        set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
+)
+select id, kind from owed;
+
+-- name: standing
+select e.tenant_id, e.id, e.kind, e.key, e.state, e.payload::text as payload
+from mainspring.effects e
+join unnest($1::uuid[], $2::text[], $3::text[]) as g (tenant_id, kind, key)
+  on g.tenant_id = e.tenant_id and g.kind = e.kind and g.key = e.key;
+
+-- name: claim
+-- Due tenants first, starting behind the last one served; each gets an even share, so that ten thousand rows of one
+-- do not delay the one row of another. Rows whose lease ran out are found by their own index. Every predicate is
+-- repeated in the update: what was true when the row was picked must still be true when it is taken.
+with due as materialized (
+    select tenant_id, bumps
+    from mainspring.due_tenants
+    where family = 'executed' and next_due <= statement_timestamp()
+    order by (tenant_id <= $5), tenant_id
+    limit $4
+), share as materialized (
+    select ceil($4::numeric / greatest(count(*), 1))::integer as size from due
+), ready as materialized (
+    select e.tenant_id, e.id
+    from due cross join share
+    cross join lateral (
+        select r.tenant_id, r.id
+        from mainspring.effects r
+        where r.tenant_id = due.tenant_id and r.state = 'pending' and r.family = 'executed'
+          and r.not_before <= statement_timestamp() and r.kind = any($2::text[]) and r.crashes < $6
+        order by r.not_before, r.id
+        limit share.size
+        for update skip locked
+    ) e
+    limit $4
+), expired as materialized (
+    select tenant_id, id, claim_id, worker, claimed_at
+    from mainspring.effects
+    where state = 'claimed' and lease_until < statement_timestamp() and family = 'executed'
+      and kind = any($2::text[]) and crashes + 1 < $6
+    order by lease_until
+    limit $4
+    for update skip locked
+), picked as (
+    select tenant_id, id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start, false as reclaimed
+    from ready
+    union all
+    select tenant_id, id, claim_id, worker, claimed_at, true from expired
+    limit $4
+), claimed as (
+    update mainspring.effects e
+    set state = 'claimed', claim_id = gen_random_uuid(), worker = $1, claimed_at = clock_timestamp(),
+        lease_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], e.kind)] * interval '1 second',
+        crashes = e.crashes + p.reclaimed::integer
+    from picked p
+    where e.tenant_id = p.tenant_id and e.id = p.id
+      and ((not p.reclaimed and e.state = 'pending' and e.not_before <= statement_timestamp())
+           or (p.reclaimed and e.state = 'claimed' and e.lease_until < statement_timestamp()))
+    returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
+              e.attempts, e.crashes, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.old_claim,
+              p.old_worker, p.old_start
+), noted as (
+    insert into mainspring.effect_attempts (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome)
+    select c.tenant_id, c.id, c.old_claim,
+           1 + (select count(*) from mainspring.effect_attempts a where a.tenant_id = c.tenant_id and a.effect_id = c.id),
+           c.epoch, c.old_worker, c.old_start, clock_timestamp(), 'lease_lost'
+    from claimed c
+    where c.reclaimed
+    on conflict do nothing
+)
+select due.tenant_id as due_tenant, due.bumps, share.size as share, c.tenant_id, c.id, c.kind, c.key, c.payload, c.event_seq,
+       c.rule_id, c.rule_version, c.target, c.attempts, c.crashes, c.epoch, c.claim_id, c.reclaimed,
+       coalesce(extract(epoch from statement_timestamp() - c.deferred_since), 0)::double precision as deferred_seconds,
+       greatest(extract(epoch from clock_timestamp() - c.not_before), 0)::double precision as waited_seconds
+from share
+left join (due full join claimed c on c.tenant_id = due.tenant_id) on true
+order by c.not_before, c.id;
+
+-- name: claim_alone
+-- One row that has ended its workers at least twice, counting the present end: it runs with nothing else in flight.
+with picked as materialized (
+    (select tenant_id, id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start,
+            false as reclaimed
+     from mainspring.effects
+     where state = 'pending' and family = 'executed' and not_before <= statement_timestamp()
+       and kind = any($2::text[]) and crashes >= $4
+     order by not_before
+     limit 1
+     for update skip locked)
+), expired as materialized (
+    (select tenant_id, id, claim_id, worker, claimed_at, true
+     from mainspring.effects
+     where state = 'claimed' and lease_until < statement_timestamp() and family = 'executed'
+       and kind = any($2::text[]) and crashes + 1 >= $4
+     order by lease_until
+     limit 1
+     for update skip locked)
+), one as (
+    select * from picked union all select * from expired limit 1
+), claimed as (
+    update mainspring.effects e
+    set state = 'claimed', claim_id = gen_random_uuid(), worker = $1, claimed_at = clock_timestamp(),
+        lease_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], e.kind)] * interval '1 second',
+        crashes = e.crashes + p.reclaimed::integer
+    from one p
+    where e.tenant_id = p.tenant_id and e.id = p.id
+      and ((not p.reclaimed and e.state = 'pending' and e.not_before <= statement_timestamp())
+           or (p.reclaimed and e.state = 'claimed' and e.lease_until < statement_timestamp()))
+    returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
+              e.attempts, e.crashes, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.old_claim,
+              p.old_worker, p.old_start
+), noted as (
+    insert into mainspring.effect_attempts (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome)
+    select c.tenant_id, c.id, c.old_claim,
+           1 + (select count(*) from mainspring.effect_attempts a where a.tenant_id = c.tenant_id and a.effect_id = c.id),
+           c.epoch, c.old_worker, c.old_start, clock_timestamp(), 'lease_lost'
+    from claimed c
+    where c.reclaimed
+    on conflict do nothing
+)
+select c.tenant_id, c.id, c.kind, c.key, c.payload, c.event_seq, c.rule_id, c.rule_version, c.target, c.attempts, c.crashes,
+       c.epoch, c.claim_id, c.reclaimed,
+       coalesce(extract(epoch from statement_timestamp() - c.deferred_since), 0)::double precision as deferred_seconds,
+       greatest(extract(epoch from clock_timestamp() - c.not_before), 0)::double precision as waited_seconds
+from claimed c;
+
+-- name: raise_due
+-- Raised only while bumps is what the claim read: an owe that came between has bumped, and one that comes later lowers it
+-- again. A row that an owe holds is skipped: staying early is allowed.
+with seen as (
+    select * from unnest($1::uuid[], $2::bigint[]) as s (tenant_id, bumps)
+), held as materialized (
+    select d.tenant_id, d.bumps
+    from mainspring.due_tenants d
+    join seen s on s.tenant_id = d.tenant_id and s.bumps = d.bumps
+    where d.family = 'executed'
+    order by d.tenant_id
+    for update of d skip locked
+)
+update mainspring.due_tenants d
+set next_due = coalesce(
+    (select min(e.not_before) from mainspring.effects e
+     where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed'),
+    'infinity')
+from held h
+where d.tenant_id = h.tenant_id and d.family = 'executed' and d.bumps = h.bumps;
+
+-- name: renew
+-- Skipping locked rows: whoever holds one is settling or reclaiming it, and waiting for him would hold up all the others.
+with given as (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::double precision[])
+        as g (tenant_id, id, claim_id, lease_seconds)
+), held as materialized (
+    select e.tenant_id, e.id, g.lease_seconds
+    from mainspring.effects e
+    join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
+    where e.state = 'claimed'
+    order by e.id
+    for update of e skip locked
+), renewed as (
+    update mainspring.effects e
+    set lease_until = clock_timestamp() + h.lease_seconds * interval '1 second'
+    from held h
+    where e.tenant_id = h.tenant_id and e.id = h.id
+    returning e.id
+)
+select g.id
+from given g
+where not exists (
+    select from mainspring.effects e
+    where e.tenant_id = g.tenant_id and e.id = g.id and e.claim_id = g.claim_id and e.state = 'claimed');
+
+-- name: settle
+-- The fence: a row is written only while its claim is the one that was given. Rows that go back to pending make their
+-- tenant due again; a cancelled one is dropped instead.
+with given as (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[], $6::text[], $7::text[],
+                         $8::double precision[], $9::boolean[], $10::boolean[])
+        as g (tenant_id, id, claim_id, state, attempts, outcome, error, delay_seconds, deferred, plain)
+), held as materialized (
+    select e.tenant_id, e.id, g.claim_id, e.worker, e.claimed_at, g.attempts, g.outcome, g.error, g.delay_seconds,
+           g.deferred, g.plain,
+           case when g.state = 'pending' and e.cancel_requested then 'dropped' else g.state end as state,
+           g.state = 'pending' and e.cancel_requested as cancelled
+    from mainspring.effects e
+    join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
+    where e.state = 'claimed'
+    order by e.id
+    for update of e
+), settled as (
+    update mainspring.effects e
+    set state = h.state,
+        attempts = h.attempts,
+        outcome = case when h.cancelled then 'dropped(cancelled)' else h.outcome end,
+        error = h.error,
+        claim_id = null,
+        lease_until = null,
+        not_before = case when h.state = 'pending' then clock_timestamp() + h.delay_seconds * interval '1 second'
+                          else e.not_before end,
+        deferrals = e.deferrals + h.deferred::integer,
+        deferred_since = case when h.deferred then coalesce(e.deferred_since, clock_timestamp()) end,
+        settled_at = case when h.state <> 'pending' then clock_timestamp() end
+    from held h
+    where e.tenant_id = h.tenant_id and e.id = h.id
+    returning e.tenant_id, e.id, e.family, e.epoch, e.state, e.not_before
+), noted as (
+    insert into mainspring.effect_attempts
+        (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome, error)
+    select h.tenant_id, h.id, h.claim_id,
+           1 + (select count(*) from mainspring.effect_attempts a where a.tenant_id = h.tenant_id and a.effect_id = h.id),
+           s.epoch, h.worker, h.claimed_at, clock_timestamp(), h.outcome, h.error
+    from held h
+    join settled s on s.tenant_id = h.tenant_id and s.id = h.id
+    where not h.plain
+    on conflict do nothing
+), bumped as (
+    insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
+    select tenant_id, family, min(not_before), 1 from settled where state = 'pending'
+    group by tenant_id, family order by tenant_id, family
+    on conflict (tenant_id, family) do update
+        set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
+)
+select id from settled;
+
+-- name: cancel
+update mainspring.effects
+set state = case state when 'pending' then 'dropped' else state end,
+    outcome = case state when 'pending' then 'dropped(cancelled)' else outcome end,
+    settled_at = case state when 'pending' then clock_timestamp() end,
+    cancel_requested = true
+where tenant_id = $1 and id = $2 and state in ('pending', 'claimed')
+returning state;
+
+-- name: state
+select state from mainspring.effects where tenant_id = $1 and id = $2;
+
+-- name: replay
+with held as materialized (
+    select id from mainspring.effects
+    where tenant_id = $1 and id = any($2::uuid[]) and state = 'dead'
+    order by id
+    for update
+), replayed as (
+    update mainspring.effects e
+    set state = 'pending', attempts = 0, crashes = 0, deferrals = 0, deferred_since = null, epoch = e.epoch + $3::boolean::integer,
+        not_before = clock_timestamp(), cancel_requested = false, outcome = null, error = null, settled_at = null
+    from held
+    where e.tenant_id = $1 and e.id = held.id
+    returning e.tenant_id, e.id, e.family, e.not_before
+), bumped as (
+    insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
+    select tenant_id, family, min(not_before), 1 from replayed group by tenant_id, family order by tenant_id, family
+    on conflict (tenant_id, family) do update
+        set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
+)
+select id from replayed order by id;
+
+-- name: discard
+with held as materialized (
+    select id from mainspring.effects
+    where tenant_id = $1 and id = any($2::uuid[]) and state = 'dead'
+    order by id
+    for update
+)
+update mainspring.effects e
+set state = 'discarded', outcome = 'discarded(' || $3::text || ')', settled_at = clock_timestamp()
+from held
+where e.tenant_id = $1 and e.id = held.id
+returning e.id;
+
+-- name: effects
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1
+  and ($2::uuid is null or e.id = $2)
+  and ($3::text is null or e.state = $3)
+  and ($4::text is null or e.kind = $4)
+  and ($5::bigint is null or e.event_seq = $5)
+  and ($6::uuid is null or e.id > $6)
+order by e.id
+limit $7;
+
+-- name: attempts
+select n, epoch, claim_id, worker, started_at, ended_at, outcome, error
+from mainspring.effect_attempts
+where tenant_id = $1 and effect_id = $2
+order by n, started_at;
+
+-- name: rebuild_due
+-- The net under due_tenants: an entry that is late, or missing, would hide rows for ever.
+with real as (
+    select tenant_id, family, min(not_before) as next_due
+    from mainspring.effects
+    where state = 'pending' and not_before < 'infinity'
+    group by tenant_id, family
+), late as (
+    select r.tenant_id, r.family, r.next_due
+    from real r
+    left join mainspring.due_tenants d on d.tenant_id = r.tenant_id and d.family = r.family
+    where d.next_due is null or d.next_due > r.next_due
+    order by r.tenant_id, r.family
+)
+insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
+select tenant_id, family, next_due, 1 from late
+on conflict (tenant_id, family) do update
+    set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1;
+
+-- name: trim
+with old as (
+    select tenant_id, id
+    from mainspring.effects
+    where state in ('done', 'dropped', 'discarded') and settled_at < statement_timestamp() - $1::double precision * interval '1 second'
+    order by settled_at
+    limit $2
+    for update skip locked
+)
+delete from mainspring.effects e
+using old
+where e.tenant_id = old.tenant_id and e.id = old.id;

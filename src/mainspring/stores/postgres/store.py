@@ -1,0 +1,273 @@
+"""The engine's ports on PostgreSQL: each verb is one statement of `sql/`; nothing is decided here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from mainspring import telemetry
+from mainspring.db import Connection, Database, Pool, Scope
+from mainspring.ids import new_id
+from mainspring.spine.effects import (
+    CRASHES_ALONE,
+    AlreadyOwed,
+    Attempt,
+    Effect,
+    EffectRow,
+    EffectState,
+    NewEffect,
+    Owed,
+    Settlement,
+)
+from mainspring.spine.errors import LogBroken, Misuse
+from mainspring.spine.events import Event, NewEvent
+from mainspring.spine.ports import ClaimRequest, Cursor, Due, Settled
+from mainspring.sql import Queries
+from mainspring.stores.postgres import rows
+
+SQL = Queries("mainspring.stores.postgres.sql")
+
+_LOWEST = UUID(int=0)
+
+
+class PostgresStore:
+    """The store that the server runs on, and the library's beside your own tables.
+
+    Args:
+        pool: an asyncpg pool. The library works as the pool's own role, in schema `mainspring`.
+        roles: take on the server's roles, so that row-level security holds in every transaction.
+    """
+
+    def __init__(self, pool: Pool, *, roles: bool = False) -> None:
+        self.db = Database(pool, roles=roles)
+
+    def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
+        """Open a transaction that sees one tenant."""
+        return self.db.tenant(tenant)
+
+    def system(self, purpose: str) -> AbstractAsyncContextManager[Scope]:
+        """Open a transaction that sees all tenants."""
+        return self.db.system(purpose)
+
+    def adopt(self, connection: Connection, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
+        """Open a transaction on the caller's own connection, or join the one that is open on it."""
+        return self.db.adopt(connection, tenant)
+
+    @asynccontextmanager
+    async def savepoint(self, tx: Scope) -> AsyncIterator[None]:
+        """Undo only the block when it raises."""
+        async with tx.savepoint():
+            yield
+
+    # the log ------------------------------------------------------------------------------------------------
+
+    async def create_tenant(self, tx: Scope, tenant: UUID, name: str) -> bool:
+        """Bring a tenant, its log and its cursor into being together; False when it exists already."""
+        return await tx.execute(SQL["create_tenant"], tenant, name) == 1
+
+    async def append(self, tx: Scope, tenant: UUID, events: Sequence[NewEvent]) -> tuple[int, ...]:
+        """Write the events as the transaction's last statement; raise Misuse when the tenant has no log here."""
+        written = await tx.fetch(SQL["append"], tenant, *rows.event_columns(events))
+        if len(written) != len(events):
+            raise Misuse(
+                f"tenant {tenant} has no log that this transaction can see: create_tenant comes first"
+            )
+        for kind, n in Counter(event.kind for event in events).items():
+            telemetry.events_appended.labels(kind).inc(n)
+        return tuple(sorted(row["seq"] for row in written))
+
+    async def read(self, tx: Scope, tenant: UUID, *, after: int, limit: int) -> list[Event]:
+        """Return a tenant's events behind `after`, in order."""
+        return [rows.event_of(row) for row in await tx.fetch(SQL["read"], tenant, after, limit)]
+
+    async def head(self, tx: Scope, tenant: UUID) -> int:
+        """Return the seq of a tenant's last event, 0 before the first."""
+        return int(await tx.fetchval(SQL["head"], tenant) or 0)
+
+    # cursors ------------------------------------------------------------------------------------------------
+
+    async def lock_lagging(
+        self, tx: Scope, *, after: UUID | None, limit: int, engine_version: int
+    ) -> list[Cursor]:
+        """Lock and return cursors behind their head, skipping those that another drain holds."""
+        found = await tx.fetch(SQL["lock_lagging"], after or _LOWEST, limit, engine_version)
+        return [
+            Cursor(tenant_id=row["tenant_id"], position=row["position"], head=row["head"]) for row in found
+        ]
+
+    async def read_lagging(
+        self, tx: Scope, cursors: Sequence[Cursor], *, per_tenant: int, limit: int
+    ) -> list[Event]:
+        """Return the next events of the locked cursors, whole prefixes by tenant."""
+        found = await tx.fetch(
+            SQL["read_lagging"],
+            [cursor.tenant_id for cursor in cursors],
+            [cursor.position for cursor in cursors],
+            per_tenant,
+            limit,
+        )
+        return [rows.event_of(row) for row in found]
+
+    async def advance(self, tx: Scope, moves: Sequence[tuple[Cursor, int]]) -> None:
+        """Move each locked cursor to its new position."""
+        moved = await tx.execute(
+            SQL["advance"],
+            [cursor.tenant_id for cursor, _ in moves],
+            [cursor.position for cursor, _ in moves],
+            [position for _, position in moves],
+        )
+        if moved != len(moves):
+            raise LogBroken(f"{len(moves) - moved} cursors moved while they were locked")
+
+    # the outbox ---------------------------------------------------------------------------------------------
+
+    async def owe(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
+        """Insert the effects that no row stands for yet; raise Misuse for another payload under the same key."""
+        ids = [new_id() for _ in effects]
+        inserted = {row["id"] for row in await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids))}
+        self._count_owed(effect for (_, effect), id_ in zip(effects, ids, strict=True) if id_ in inserted)
+        if len(inserted) == len(effects):
+            return [Owed(id_) for id_ in ids]
+        standing = await self._standing(tx, effects)
+        answers: list[Owed | AlreadyOwed] = []
+        for (tenant, effect), id_ in zip(effects, ids, strict=True):
+            if id_ in inserted:
+                answers.append(Owed(id_))
+                continue
+            found, payload = standing[tenant, effect.kind, effect.key]
+            if payload != rows.from_json(rows.to_json(effect.payload)):
+                raise Misuse(f"{effect.kind} {effect.key} is owed already, with another payload")
+            answers.append(found)
+        return answers
+
+    async def _standing(
+        self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]
+    ) -> dict[tuple[UUID, str, str], tuple[AlreadyOwed, Any]]:
+        found = await tx.fetch(
+            SQL["standing"],
+            [tenant for tenant, _ in effects],
+            [effect.kind for _, effect in effects],
+            [effect.key for _, effect in effects],
+        )
+        return {
+            (row["tenant_id"], row["kind"], row["key"]): (
+                AlreadyOwed(row["id"], EffectState(row["state"])),
+                rows.from_json(row["payload"]),
+            )
+            for row in found
+        }
+
+    async def owe_drained(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
+        """Insert those that no row stands for yet; return how many."""
+        inserted = await tx.fetch(SQL["owe"], *rows.effect_columns(effects, [new_id() for _ in effects]))
+        for kind, n in Counter(row["kind"] for row in inserted).items():
+            telemetry.effects_owed_inserted.labels(kind).inc(n)
+        return len(inserted)
+
+    @staticmethod
+    def _count_owed(effects: Any) -> None:
+        for kind, n in Counter(effect.kind for effect in effects).items():
+            telemetry.effects_owed_inserted.labels(kind).inc(n)
+
+    async def claim(self, request: ClaimRequest) -> list[Effect]:
+        """Claim due effects, fairly over tenants, and those whose lease has run out."""
+        kinds, leases = list(request.lease_seconds), list(request.lease_seconds.values())
+        async with self.db.system("claim") as tx:
+            if request.alone:
+                found = await tx.fetch(SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE)
+            else:
+                found = await tx.fetch(
+                    SQL["claim"],
+                    request.worker,
+                    kinds,
+                    leases,
+                    request.limit,
+                    request.after or _LOWEST,
+                    CRASHES_ALONE,
+                )
+                await self._raise_due(tx, found)
+        claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
+        telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
+        return claimed
+
+    @staticmethod
+    async def _raise_due(tx: Scope, found: Sequence[Any]) -> None:
+        """Tenants that gave less than their share have nothing more due now: look at them later."""
+        bumps = {row["due_tenant"]: row["bumps"] for row in found if row["due_tenant"] is not None}
+        given = Counter(row["tenant_id"] for row in found if row["id"] is not None and not row["reclaimed"])
+        spent = [tenant for tenant in bumps if given[tenant] < found[0]["share"]]
+        if spent:
+            await tx.execute(SQL["raise_due"], spent, [bumps[tenant] for tenant in spent])
+
+    async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
+        """Renew claims; return the ids whose claim is lost."""
+        async with self.db.system("renew") as tx:
+            lost = await tx.fetch(SQL["renew"], *(list(column) for column in zip(*claims, strict=True)))
+        return frozenset(row["id"] for row in lost)
+
+    async def settle(self, tx: Scope, settlements: Sequence[Settlement]) -> Settled:
+        """Write the finishing states, each only if its claim is still the row's last."""
+        if any(settlement.claim_id is None for settlement in settlements):
+            raise Misuse("a settlement carries the claim it settles")
+        written = await tx.fetch(SQL["settle"], *rows.settlement_columns(settlements))
+        accepted = frozenset(row["id"] for row in written)
+        refused = frozenset(settlement.id for settlement in settlements) - accepted
+        telemetry.settles_refused.inc(len(refused))
+        return Settled(accepted=accepted, refused=refused)
+
+    async def cancel(self, tx: Scope, tenant: UUID, effect: UUID) -> EffectState | None:
+        """Drop a pending effect, or ask a claimed one's settle to."""
+        state = await tx.fetchval(SQL["cancel"], tenant, effect) or await tx.fetchval(
+            SQL["state"], tenant, effect
+        )
+        return EffectState(state) if state else None
+
+    async def replay(self, tx: Scope, tenant: UUID, effects: Sequence[UUID], *, new_key: bool) -> list[UUID]:
+        """Return dead effects to pending with fresh budgets."""
+        return [row["id"] for row in await tx.fetch(SQL["replay"], tenant, list(effects), new_key)]
+
+    async def discard(self, tx: Scope, tenant: UUID, effects: Sequence[UUID], *, reason: str) -> list[UUID]:
+        """Give up dead effects, with the reason."""
+        return [row["id"] for row in await tx.fetch(SQL["discard"], tenant, list(effects), reason)]
+
+    async def effect(self, tx: Scope, tenant: UUID, effect: UUID) -> EffectRow | None:
+        """Return one effect's row."""
+        row = await tx.fetchrow(SQL["effects"], tenant, effect, None, None, None, None, 1)
+        return rows.effect_row_of(row) if row else None
+
+    async def effects(
+        self,
+        tx: Scope,
+        tenant: UUID,
+        *,
+        state: EffectState | None = None,
+        kind: str | None = None,
+        event_seq: int | None = None,
+        after: UUID | None = None,
+        limit: int = 100,
+    ) -> list[EffectRow]:
+        """Return a tenant's effects that match, oldest first."""
+        found = await tx.fetch(SQL["effects"], tenant, None, state, kind, event_seq, after, limit)
+        return [rows.effect_row_of(row) for row in found]
+
+    async def attempts(self, tx: Scope, tenant: UUID, effect: UUID) -> list[Attempt]:
+        """Return the recorded attempts of an effect, in order."""
+        return [rows.attempt_of(row) for row in await tx.fetch(SQL["attempts"], tenant, effect)]
+
+    async def rebuild_due(self, tx: Scope) -> int:
+        """Make the index of due tenants right again; return how many entries were late."""
+        return await tx.execute(SQL["rebuild_due"])
+
+    async def trim(self, tx: Scope, *, done_seconds: float, limit: int) -> int:
+        """Remove final effects older than `done_seconds`, at most `limit`; return how many."""
+        return await tx.execute(SQL["trim"], done_seconds, limit)
+
+    async def due(self, lease_kinds: Sequence[str]) -> Due:
+        """Answer what is due anywhere."""
+        async with self.db.system("tick") as tx:
+            row = await tx.fetchrow(SQL["due"], list(lease_kinds))
+        assert row is not None
+        return Due(lagging=row["lagging"], effects=row["effects"], alone=row["alone"])
