@@ -1,41 +1,49 @@
 """The library's public names: the engine, its values and its errors.
 
+Each is imported when it is first used: the command line and the SDK need none of them, and start without.
+
 The server lives in `mainspring.server`, the client and runner for agents in `mainspring.sdk`.
 """
 
-from mainspring.spine.effects import (
-    AlreadyOwed,
-    Attempt,
-    Deferred,
-    Done,
-    Dropped,
-    Effect,
-    EffectKind,
-    EffectRow,
-    EffectState,
-    Failed,
-    NewEffect,
-    Outcome,
-    Owed,
-    Retry,
-    Unknown,
-)
-from mainspring.spine.engine import Ran, Spine, SpineSettings
-from mainspring.spine.errors import (
-    BadData,
-    Definitive,
-    LeaseLost,
-    LogBroken,
-    Misuse,
-    OutcomeUnknown,
-    SpineError,
-    Transient,
-)
-from mainspring.spine.events import Cause, Event, NewEvent, Trust
-from mainspring.spine.executors import External, Transactional
-from mainspring.spine.ports import NotOwed, Obligation, Owes, Verdict
-from mainspring.spine.retry import Backoff
-from mainspring.spine.transaction import Transaction
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainspring.spine.effects import (
+        AlreadyOwed,
+        Attempt,
+        Deferred,
+        Done,
+        Dropped,
+        Effect,
+        EffectKind,
+        EffectRow,
+        EffectState,
+        Failed,
+        NewEffect,
+        Outcome,
+        Owed,
+        Retry,
+        Unknown,
+    )
+    from mainspring.spine.engine import Ran, Spine, SpineSettings
+    from mainspring.spine.errors import (
+        BadData,
+        Definitive,
+        LeaseLost,
+        LogBroken,
+        Misuse,
+        OutcomeUnknown,
+        SpineError,
+        Transient,
+    )
+    from mainspring.spine.events import Cause, Event, NewEvent, Trust
+    from mainspring.spine.executors import External, Transactional
+    from mainspring.spine.ports import NotOwed, Obligation, Owes, Verdict
+    from mainspring.spine.retry import Backoff
+    from mainspring.spine.transaction import Transaction
 
 __all__ = [
     "AlreadyOwed",
@@ -77,3 +85,50 @@ __all__ = [
     "Unknown",
     "Verdict",
 ]
+
+_MODULES = {
+    "effects": (
+        "AlreadyOwed",
+        "Attempt",
+        "Deferred",
+        "Done",
+        "Dropped",
+        "Effect",
+        "EffectKind",
+        "EffectRow",
+        "EffectState",
+        "Failed",
+        "NewEffect",
+        "Outcome",
+        "Owed",
+        "Retry",
+        "Unknown",
+    ),
+    "engine": ("Ran", "Spine", "SpineSettings"),
+    "errors": (
+        "BadData",
+        "Definitive",
+        "LeaseLost",
+        "LogBroken",
+        "Misuse",
+        "OutcomeUnknown",
+        "SpineError",
+        "Transient",
+    ),
+    "events": ("Cause", "Event", "NewEvent", "Trust"),
+    "executors": ("External", "Transactional"),
+    "ports": ("NotOwed", "Obligation", "Owes", "Verdict"),
+    "retry": ("Backoff",),
+    "transaction": ("Transaction",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"mainspring.spine.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))
