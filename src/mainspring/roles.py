@@ -40,7 +40,7 @@ select count(distinct m.roleid) filter (where m.set_option) = 2 and not bool_or(
   join pg_roles r on r.oid = m.roleid and r.rolname in ($2, $3)
 """
 # A role's name and password cannot be parameters of these statements: the server quotes them in (%I, %L).
-_ORDINARY = "login nosuperuser nobypassrls nocreatedb nocreaterole noinherit password %L"
+_ORDINARY = "login nosuperuser nobypassrls nocreatedb nocreaterole password %L"
 _CREATE_LOGIN = f"create role %I {_ORDINARY}"
 _ALTER_LOGIN = f"alter role %I {_ORDINARY}"
 _UNFIT = "select rolsuper or rolbypassrls from pg_roles where rolname = $1"

@@ -29,4 +29,6 @@ class CliError(Exception):
         """`problem` defaults to one made of the message."""
         super().__init__(message)
         self.code = code
-        self.problem = dict(problem) if problem is not None else {"title": message, "code": code.name.lower()}
+        self.problem: dict[str, Any] = (
+            dict(problem) if problem is not None else {"title": message, "code": code.name.lower()}
+        )

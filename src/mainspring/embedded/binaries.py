@@ -45,7 +45,7 @@ class Binaries:
 
 def find(account: Account, shared: Path) -> Binaries:
     """The binaries that `account` can run; copied under `shared` when they lie behind a private folder."""
-    folder = _original()
+    folder = originals()
     if not accounts.can_run(account, folder / "postgres"):
         folder = _copy(folder, shared)
         if not accounts.can_run(account, folder / "postgres"):
@@ -56,7 +56,7 @@ def find(account: Account, shared: Path) -> Binaries:
     return Binaries(folder, _version(folder / "postgres", account))
 
 
-def _original() -> Path:
+def originals() -> Path:
     if chosen := os.environ.get(BINDIR_VARIABLE):
         folder = Path(chosen).resolve()
         if not (folder / "postgres").is_file():

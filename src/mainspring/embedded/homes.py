@@ -19,7 +19,7 @@ SHARED = Path("/var/lib/mainspring")
 _SOCKET_FOLDERS = Path("/tmp")  # noqa: S108 - socket paths hold 107 bytes; owner and mode are checked below
 
 
-def choose(state: Path, *, shared: Path = SHARED) -> tuple[Path, Account]:
+def choose(state: Path) -> tuple[Path, Account]:
     """The folder that holds (or will hold) this state's cluster, and the account it runs as."""
     home = remembered(state) or state / "postgres"
     account = accounts.account_for(home / "data")
@@ -30,7 +30,7 @@ def choose(state: Path, *, shared: Path = SHARED) -> tuple[Path, Account]:
             f"the data in {home} belongs to user id {account.uid}, which can no longer enter {state}: "
             f"let it pass again (chmod o+x on the folders above), or move the state folder"
         )
-    home = _outside(state, shared)
+    home = _outside(state, SHARED)
     _note(state).write_text(f"{home}\n")
     return home, account
 

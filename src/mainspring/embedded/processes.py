@@ -94,7 +94,7 @@ def spawn(
     The kernel ties that signal to the *thread* that forks, so this refuses to run anywhere but in the main thread:
     from a worker thread the child would be shut down the moment that thread ends.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         raise EmbeddedError(
             "a child must be started from the main thread, or it dies with the thread that started it"
         )
@@ -114,6 +114,10 @@ def spawn(
     )
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
     if _LIBC is None:
         return None
@@ -130,7 +134,7 @@ def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
 
 
 def run(argv: Sequence[str | Path], *, account: Account) -> subprocess.CompletedProcess[str]:
-    """Run a program as that account, in no folder and no environment of ours, and return what it said."""
+    """Run a program to its end as that account, in no folder and no environment of ours. Killed if we are."""
     return subprocess.run(
         [os.fspath(part) for part in argv],
         user=account.uid if account.drop else None,
@@ -142,6 +146,7 @@ def run(argv: Sequence[str | Path], *, account: Account) -> subprocess.Completed
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=_tie_to_parent(signal.SIGKILL) if _in_main_thread() else None,
     )
 
 

@@ -56,6 +56,11 @@ class StateFolder:
         return self.path / "token"
 
     @property
+    def runner_token(self) -> Path:
+        """The built-in runner's token."""
+        return self.path / "secrets" / "runner.token"
+
+    @property
     def server_address(self) -> Path:
         """The database address the server logs in with, password included."""
         return self.path / "secrets" / "server.url"

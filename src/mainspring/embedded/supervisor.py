@@ -51,8 +51,18 @@ class CannotStart(EmbeddedError):
 class Supervisor:
     """`start` programs, then `watch` until a signal comes, then `stop`. Not reusable."""
 
-    def __init__(self, *, database: EmbeddedPostgres | None, logs: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        database: EmbeddedPostgres | None,
+        logs: Path,
+        tell: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`tell` gets lines for the terminal; `changed` is called after any process was replaced."""
         self._database = database
+        self._changed = changed
+        self._in_stop = False
         self._logs = logs
         self._tell = tell
         self._children: list[_Child] = []
@@ -118,7 +128,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop all in the reverse order of their start, then the database. Idempotent."""
-        self._stopping = True
+        self._stopping = self._in_stop = True
         for child in reversed(self._children):
             child.ask_to_stop()
             until = time.monotonic() + child.program.grace_seconds
@@ -144,6 +154,7 @@ class Supervisor:
                 self._bury(child)
             elif time.monotonic() >= child.restart_at:
                 child.launch()
+                self._changed()
 
     def _pause(self) -> None:
         """Sleep until a signal (a child's death included) or the next round."""
@@ -167,6 +178,7 @@ class Supervisor:
                 self._pause()
             else:
                 self._tell(f"postgres: ready again (restart {self.restarts})")
+                self._changed()
                 return
 
     def _note_readiness(self, child: _Child) -> None:
@@ -200,6 +212,8 @@ class Supervisor:
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the handler's shape
         self._impatient = self._stopping
         self._stopping = True
+        if self._impatient and not self._in_stop:
+            raise KeyboardInterrupt  # asked twice while some step would not end
 
 
 class _Child:
@@ -234,8 +248,7 @@ class _Child:
         return self.program.is_ready is None or self.program.is_ready()
 
     def reap(self) -> int:
-        assert self.process is not None and self.process.returncode is not None  # noqa: S101, PT018
-        status = self.process.returncode
+        status = 0 if self.process is None else self.process.wait()
         self.process, self.ready, self._died_at = None, False, time.monotonic()
         return status
 

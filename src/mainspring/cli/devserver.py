@@ -1,0 +1,246 @@
+"""Puts `mainspring dev` together: state folder, database, schema, tokens, server processes, the built-in runner.
+
+Takes what the command line said; leaves a running server until a signal comes, and then nothing. Every step is
+repeatable, so a start that was killed half-way is carried on by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mainspring.cli import bootstrapping, database
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports
+from mainspring.embedded.postgres import write_secret
+from mainspring.embedded.state import Holder, StateFolder
+from mainspring.embedded.supervisor import Program, Supervisor
+from mainspring.roles import LOGIN
+
+_DATABASE = "mainspring"
+_HOST = "127.0.0.1"
+# What the supervisor decides for its children, whatever the shell around it says; a fault is passed on once.
+_DECIDED = ("DATABASE_URL", "HOST", "PORT", "DEV_MODE", "FAULT", "URL", "TOKEN")
+_READY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line said."""
+
+    state: Path
+    ephemeral: bool = False
+    port: int | None = None
+    database_url: str | None = None
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A database that servers may use."""
+
+    admin_url: str
+    applied: tuple[str, ...]
+    version: str
+    tokens: bootstrapping.Tokens
+
+
+def run(options: Options, tell: Callable[[str], None]) -> int:
+    """Serve until told to stop. Raises CliError: CONFLICT when somebody else holds the folder."""
+    path = Path(tempfile.mkdtemp(prefix="mainspring-")) if options.ephemeral else options.state
+    state = StateFolder(path)
+    try:
+        state.hold()
+    except HeldByAnother as held:
+        raise CliError(str(held), code=ExitCode.CONFLICT) from held
+    except PermissionError as refused:
+        raise CliError(f"{state.path} belongs to another user: {refused}") from refused
+    try:
+        return _Dev(options, state, tell).run()
+    finally:
+        if options.ephemeral:
+            state.forget()
+            shutil.rmtree(path, ignore_errors=True)
+        state.release()
+
+
+class _Dev:
+    """One life of `mainspring dev`, from the held folder to the last child's end."""
+
+    def __init__(self, options: Options, state: StateFolder, tell: Callable[[str], None]) -> None:
+        self.options = options
+        self.state = state
+        self.tell = tell
+        self.postgres = None if options.database_url else EmbeddedPostgres(state.path)
+        self.supervisor = Supervisor(
+            database=self.postgres, logs=state.logs, tell=tell, changed=self._introduce
+        )
+        self.urls: tuple[str, ...] = ()
+        self.token = ""
+
+    def run(self) -> int:
+        with self.supervisor.signals():
+            try:
+                return self._serve()
+            except EmbeddedError as error:
+                if self.supervisor.stopping:  # Ctrl-C while something was starting
+                    return ExitCode.OK
+                code = ExitCode.CONFLICT if isinstance(error, HeldByAnother) else ExitCode.ERROR
+                raise CliError(str(error), code=code) from error
+            finally:
+                if self.supervisor.pids():
+                    self.tell("stopping")
+                self.supervisor.stop()
+
+    def _serve(self) -> int:
+        port = self._port()
+        if self.postgres is not None:
+            self.postgres.start()
+        ready = asyncio.run(self._prepare())
+        self.token = ready.tokens.operator
+        kind = "embedded" if self.postgres is not None else "yours"
+        self.tell(f"✓ PostgreSQL {ready.version} ({kind})")
+        self.tell(f"✓ schema ({_counted(len(ready.applied))})")
+        if self.supervisor.stopping:
+            return ExitCode.OK
+        self.urls = tuple(f"http://{_HOST}:{port + n}" for n in range(self.options.processes))
+        for number in range(1, len(self.urls) + 1):
+            name = "server" if len(self.urls) == 1 else f"server-{number}"
+            self.supervisor.start(self._server(name, port + number - 1))
+        if not self.supervisor.wait_ready():
+            return ExitCode.OK
+        self._introduce()
+        self.tell(f"✓ server at {' and '.join(self.urls)}")
+        self.supervisor.start(self._runner())
+        self._introduce()
+        self._welcome()
+        self.supervisor.watch()
+        return ExitCode.OK
+
+    # ------------------------------------------------------------------ database
+
+    async def _prepare(self) -> _Ready:
+        """Schema and login; the servers' address goes to a file only we and they can read."""
+        if self.postgres is not None:
+            await database.make_database(self.postgres.url(), _DATABASE)
+            admin_url = self.postgres.url(_DATABASE)
+        else:
+            admin_url = self.options.database_url or ""
+        server_url, login = admin_url, None
+        if self.postgres is not None or await database.is_privileged(admin_url):
+            password, login = self._login_password(), LOGIN
+            await database.make_login(admin_url, password)
+            server_url = database.with_login(admin_url, login, password)
+        prepared = await database.prepare(admin_url, login=login)
+        write_secret(self.state.admin_address, admin_url)
+        write_secret(self.state.server_address, server_url)
+        tokens = await bootstrapping.dev_tokens(server_url, self.state)
+        return _Ready(admin_url=admin_url, applied=prepared.applied, version=prepared.version, tokens=tokens)
+
+    def _login_password(self) -> str:
+        path = self.state.login_password
+        if not path.exists():
+            write_secret(path, secrets.token_urlsafe(24))
+        return path.read_text()
+
+    # ------------------------------------------------------------------ children
+
+    def _server(self, name: str, port: int) -> Program:
+        fault = os.environ.get("MAINSPRING_FAULT")
+        return Program(
+            name=name,
+            argv=(sys.executable, "-m", "mainspring", "server", "run"),
+            env=_environment(
+                MAINSPRING_DATABASE_URL_FILE=str(self.state.server_address),
+                MAINSPRING_HOST=_HOST,
+                MAINSPRING_PORT=str(port),
+                MAINSPRING_DEV_MODE="true",
+            ),
+            only_first={"MAINSPRING_FAULT": fault} if fault else {},
+            is_ready=lambda: _answers(port),
+        )
+
+    def _runner(self) -> Program:
+        return Program(
+            name="runner",
+            argv=(sys.executable, "-m", "mainspring", "runner", "start", "--builtin"),
+            env=_environment(MAINSPRING_URL=self.urls[0], MAINSPRING_TOKEN_FILE=str(self.state.runner_token)),
+            essential=False,
+        )
+
+    def _port(self) -> int:
+        """The port that was asked for, or last time's, or the next free one."""
+        count, wanted = self.options.processes, self.options.port
+        if wanted is not None:
+            taken = [p for p in range(wanted, wanted + count) if not ports.is_free(p)]
+            if taken:
+                raise EmbeddedError(f"port {taken[0]} is taken; leave --port out to use the next free one")
+            return wanted
+        port = ports.find_row(self.state.stored_port() or 7700, count)
+        self.state.store_port(port)
+        return port
+
+    # ------------------------------------------------------------------ what others are told
+
+    def _introduce(self) -> None:
+        if not self.urls:
+            return
+        self.state.introduce(
+            Holder(
+                pid=os.getpid(),
+                url=self.urls[0],
+                urls=self.urls,
+                token=self.token,
+                token_file=str(self.state.token),
+                database="yours" if self.postgres is None else "embedded",
+                processes=self.supervisor.pids(),
+            )
+        )
+
+    def _welcome(self) -> None:
+        kept = "forgotten at the end" if self.options.ephemeral else "kept; `mainspring dev reset` forgets it"
+        self.tell("")
+        self.tell(f"  address   {self.urls[0]}")
+        self.tell(f"  API docs  {self.urls[0]}/docs")
+        self.tell(f"  token     {self.token}")
+        self.tell(f"  log in    mainspring login --url {self.urls[0]} < {_short(self.state.token)}")
+        self.tell(f"  state     {_short(self.state.path)} ({kept}), logs in {_short(self.state.logs)}")
+        self.tell("  stop      Ctrl-C")
+        self.tell("")
+
+
+def _environment(**given: str) -> dict[str, str]:
+    """Ours, without what the supervisor decides, plus what it decided."""
+    decided = {f"MAINSPRING_{name}{suffix}" for name in _DECIDED for suffix in ("", "_FILE")}
+    kept: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in decided}
+    return {**kept, "PYTHONUNBUFFERED": "1", **given}
+
+
+def _answers(port: int) -> bool:
+    """Whether the server on this port says that it is ready."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(_HOST, port, timeout=_READY_SECONDS)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _counted(applied: int) -> str:
+    return "up to date" if applied == 0 else f"{applied} migration{'s' if applied > 1 else ''} applied"
+
+
+def _short(path: Path) -> str:
+    """Relative to the working folder when it lies inside it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

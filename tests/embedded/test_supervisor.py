@@ -1,0 +1,226 @@
+"""The supervisor as a real process over real children; and its pure parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.embedded import HeldByAnother, ports, processes
+from mainspring.embedded.backoff import HOPELESS_AFTER, LONGEST_SECONDS, Backoff
+from mainspring.embedded.logtail import LogTail
+from mainspring.embedded.state import Holder, StateFolder
+from mainspring.embedded.supervisor import how_it_ended
+
+SCRIPT = Path(__file__).with_name("supervised.py")
+DEADLINE_SECONDS = 30
+
+
+class Supervised:
+    """A running supervised.py and what it says."""
+
+    def __init__(self, state: Path, kind: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(state), kind],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.said: list[str] = []
+
+    def until(self, key: str):
+        """Read on until it says something of that kind."""
+        for line in self.process.stdout:
+            message = json.loads(line)
+            if "said" in message:
+                self.said.append(message["said"])
+            if key in message:
+                return message[key]
+        raise AssertionError(f"ended without {key}; said {self.said}")
+
+    def end(self) -> int:
+        status = self.process.wait(DEADLINE_SECONDS)
+        self.process.stdout.close()
+        return status
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="ms-test-"))
+    folder.chmod(0o711)
+    yield folder / "state"
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(state: Path, kind: str = "faithful") -> Supervised:
+    return Supervised(state, kind)
+
+
+def gone(pids) -> bool:
+    return not any(isinstance(processes.inspect(pid), processes.Alive) for pid in pids)
+
+
+def wait_gone(pids) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not gone(pids):
+        assert time.monotonic() < deadline, "a child was left behind"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_and_leaves_nobody_behind(state, number):
+    supervised = run(state)
+    pids = supervised.until("pids")
+    assert set(pids) == {"one", "other", "postgres"}
+    os.killpg(supervised.process.pid, number)  # as Ctrl-C in a terminal does
+    assert supervised.until("left") == {}
+    assert supervised.end() == 0
+    assert gone(pids.values())
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_what_dies_is_started_again_counted_and_said(state):
+    supervised = run(state)
+    before = supervised.until("pids")
+    os.kill(before["one"], signal.SIGKILL)
+    after = supervised.until("pids")
+    assert after["one"] != before["one"]
+    assert after["other"] == before["other"]
+    assert any(
+        "one: killed by SIGKILL, starting it again" in line and "restart 1" in line
+        for line in supervised.said
+    )
+    os.kill(after["postgres"], signal.SIGKILL)
+    last = supervised.until("pids")
+    assert last["postgres"] != after["postgres"]
+    supervised.process.terminate()
+    assert supervised.end() == 0
+    wait_gone([*before.values(), *after.values(), *last.values()])
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
+def test_kill_9_of_the_supervisor_leaves_nobody_behind(state):
+    supervised = run(state)
+    pids = supervised.until("pids")
+    supervised.process.kill()
+    assert supervised.end() == -signal.SIGKILL
+    wait_gone(pids.values())
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_child_that_will_not_go_is_killed_after_its_grace(state):
+    supervised = run(state, "stubborn")
+    pids = supervised.until("pids")
+    supervised.process.terminate()
+    supervised.until("left")
+    assert supervised.end() == 0
+    assert any("stubborn: did not stop in time" in line for line in supervised.said)
+    assert gone(pids.values())
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_program_that_never_gets_ready_ends_the_start_with_its_last_words(state):
+    supervised = run(state, "broken")
+    assert "cannot work like this" in supervised.until("failed")
+    assert supervised.end() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_minor_program_is_given_up_and_its_loud_lines_were_shown(state):
+    supervised = run(state, "noisy")
+    while not any("given up" in line for line in supervised.said):
+        supervised.until("said")
+    assert sum("it broke" in line for line in supervised.said) == HOPELESS_AFTER
+    assert not any("quiet talk" in line for line in supervised.said)
+    assert "first" in (state / "logs" / "noisy.log").read_text().splitlines()[1]
+    assert (state / "logs" / "noisy.log").read_text().count("first") == 1, (
+        "an armed fault is for the first start only"
+    )
+    supervised.process.terminate()
+    assert supervised.end() == 0
+
+
+def test_the_pause_grows_to_a_limit_and_starts_over_after_a_healthy_life():
+    backoff = Backoff()
+    pauses = [backoff.died(uptime_seconds=0.5) for _ in range(10)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_SECONDS
+    assert backoff.hopeless
+    assert backoff.died(uptime_seconds=60) == pauses[0]
+    assert not backoff.hopeless
+    assert backoff.total == 11
+
+
+def test_exit_statuses_in_words():
+    assert how_it_ended(-9) == "killed by SIGKILL"
+    assert how_it_ended(3) == "exited with status 3"
+
+
+def test_a_line_cut_in_two_is_shown_once_and_whole(tmp_path):
+    tail = LogTail(tmp_path / "x.log")
+    assert tail.essential_lines() == []
+    with tail.open_for_child() as log:
+        log.write(b'{"level": "info", "event": "fine"}\n{"level": "warning", "event": "ho')
+        log.flush()
+        assert tail.essential_lines() == []
+        log.write(b't", "degrees": 90}\n')
+    assert tail.essential_lines() == ["hot degrees=90"]
+    assert tail.essential_lines() == []
+
+
+def test_a_held_folder_says_who_holds_it_and_only_while_he_does(state):
+    mine = StateFolder(state)
+    mine.hold()
+    mine.introduce(Holder(pid=4711, url="http://127.0.0.1:7701", urls=("http://127.0.0.1:7701",), token="t"))
+    other = StateFolder(state)
+    assert other.holder() == Holder(
+        pid=4711, url="http://127.0.0.1:7701", urls=("http://127.0.0.1:7701",), token="t"
+    )
+    with pytest.raises(HeldByAnother, match=r"process 4711.*7701"):
+        other.hold()
+    assert (state / "dev.json").stat().st_mode & 0o077 == 0
+    mine.release()
+    assert other.holder() is None
+    other.hold()
+    other.forget()
+    assert not state.exists()
+
+
+def test_a_stale_introduction_is_not_believed(state):
+    held = StateFolder(state)
+    held.hold()
+    held.introduce(Holder(pid=4711, url="http://127.0.0.1:7701"))
+    held._lock.close()  # the kernel's part of kill -9
+    assert StateFolder(state).holder() is None
+    again = StateFolder(state)
+    again.hold()
+    assert not (state / "dev.json").exists()
+    again.release()
+
+
+def test_a_row_of_ports_skips_what_is_taken():
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not ports.is_free(port)
+        assert ports.find_row(port, 2) > port
