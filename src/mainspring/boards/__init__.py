@@ -1,0 +1,1 @@
+"""Boards and their cards: the state that people and agents move, and the events those moves leave."""
