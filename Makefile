@@ -1,0 +1,57 @@
+# Everything one does with a checkout. `make` alone lists it.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test test-fast check bench docs clean
+
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything that development needs
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Mainspring needs Python 3.11 or newer as '$(PYTHON)' (or say: make setup PYTHON=python3.12)"; exit 1; }
+	@if command -v uv >/dev/null 2>&1; then \
+	  test -x $(PY) || uv venv --quiet --python "$(PYTHON)" $(VENV); \
+	  uv pip install --quiet --python $(PY) -c constraints.txt -e '.[embedded,dev]'; \
+	else \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "Python's venv module is missing; on Debian and Ubuntu: apt-get install -y python3-venv"; exit 1; }; \
+	  test -x $(PY) || $(PYTHON) -m venv $(VENV); \
+	  echo "installing into $(VENV) (about half a minute)"; \
+	  $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'; \
+	fi
+	@touch $@
+
+run: $(READY) ## start everything here; Ctrl-C stops it
+	@exec $(PY) -m mainspring dev
+
+demo: $(READY) ## the whole story without a browser, a real SIGKILL included (under 90 s)
+	@exec $(PY) -m mainspring.demo
+
+test: $(READY) ## all tests
+	$(PY) -m pytest -q -n 2
+
+test-fast: $(READY) ## the tests that take no server processes and no patience
+	$(PY) -m pytest -q -n 2 -m 'not slow and not processes'
+
+check: $(READY) ## format, lint, types, layers
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+bench: $(READY) ## measure the engine beside its peers (under 4 minutes); writes bench/report.json
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(PY) -c constraints.txt -e '.[bench]'; \
+	else $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'; fi
+	$(PY) bench/run.py
+
+docs: ## where to read on
+	@ls README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md 2>/dev/null
+
+clean: ## remove .venv and caches; the state folder stays (mainspring dev reset)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
