@@ -1,0 +1,275 @@
+"""The operators' values: references, dead letters, plans and checks. Pure: no await, no I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from uuid import UUID
+
+from mainspring.spine.desk import cause_of
+
+if TYPE_CHECKING:
+    from mainspring.rooms import Actor, Tx
+
+RUN: Final = "run"  # the kind under which failed and lost runs lie beside dead effects
+DEAD_RUN_STATES: Final = frozenset({"failed", "lost"})
+VIOLATIONS_SHOWN_MAX: Final = 20
+
+
+# References ---------------------------------------------------------------------------------------------------
+
+Noun: TypeAlias = Literal["card", "event", "effect", "run", "rule"]
+_CARD_KEY: Final = re.compile(r"([A-Za-z][A-Za-z0-9]{0,9})-([1-9][0-9]{0,8})")
+_SEQ: Final = re.compile(r"[1-9][0-9]{0,17}")
+_PREFIXED: Final = re.compile(r"(card|event|effect|run|rule):(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CardKey:
+    """`OPS-12`: a board's key and the card's number."""
+
+    board: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """`12` or `event:12`: an event's place in the log."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Id:
+    """An id, of one noun or of any."""
+
+    id: UUID
+    noun: Noun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleName:
+    """A rule by its name."""
+
+    name: str
+
+
+Ref: TypeAlias = CardKey | Seq | Id | RuleName
+
+
+def parse_ref(text: str) -> Ref | None:
+    """Return what a reference names, by its form alone; None when it has none of the forms."""
+    text = text.strip()
+    noun: Noun | None = None
+    if (prefixed := _PREFIXED.fullmatch(text)) is not None:
+        noun, text = prefixed[1], prefixed[2].strip()  # type: ignore[assignment]
+    if noun in (None, "event") and _SEQ.fullmatch(text):
+        return Seq(int(text))
+    if noun in (None, "card") and (key := _CARD_KEY.fullmatch(text)):
+        return CardKey(key[1].upper(), int(key[2]))
+    if (found := _uuid(text)) is not None:
+        return Id(found, noun)
+    return RuleName(text) if text and noun in (None, "rule") else None
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+# Dead letters -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A dead letter: an effect that gave up, or a run that failed or was lost (`kind` is "run" then).
+
+    `subject` is what a person knows it by: the card's key, else what its event was about, else its own key.
+    """
+
+    kind: str
+    id: UUID
+    state: str
+    outcome: str | None
+    error: str | None
+    since: datetime
+    attempts: int
+    event_seq: int | None
+    subject: str
+    agent: str | None = None
+    paused: bool = False
+
+    @property
+    def cause(self) -> str:
+        """What it has in common with others that died of the same."""
+        return cause_of(self.outcome, self.error)
+
+    @property
+    def dead(self) -> bool:
+        """Whether it still lies on the desk."""
+        return self.state in (DEAD_RUN_STATES if self.kind == RUN else {"dead"})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the letter as it is shown."""
+        return {
+            "kind": self.kind,
+            "id": str(self.id),
+            "subject": self.subject,
+            "state": self.state,
+            "cause": self.cause,
+            "outcome": self.outcome,
+            "error": self.error,
+            "attempts": self.attempts,
+            "since": self.since.isoformat(),
+            "event_seq": self.event_seq,
+            "agent": self.agent,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heap:
+    """Dead letters that say the very same: one row of an aggregate."""
+
+    kind: str
+    outcome: str | None
+    error: str | None
+    count: int
+    oldest: datetime
+    newest: datetime
+    ids: Sequence[UUID]
+
+
+def grouped(heaps: Sequence[Heap], *, sample: int = 5) -> list[dict[str, Any]]:
+    """Return dead letters by cause, the most frequent first."""
+    groups: dict[str, list[Heap]] = {}
+    for heap in heaps:
+        groups.setdefault(cause_of(heap.outcome, heap.error), []).append(heap)
+    shown = [
+        {
+            "cause": cause,
+            "kinds": sorted({heap.kind for heap in members}),
+            "count": sum(heap.count for heap in members),
+            "oldest": min(heap.oldest for heap in members).isoformat(),
+            "newest": max(heap.newest for heap in members).isoformat(),
+            "ids": [str(one) for heap in members for one in heap.ids][:sample],
+        }
+        for cause, members in groups.items()
+    ]
+    return sorted(shown, key=lambda group: (-group["count"], group["cause"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which dead letters are meant: these ids, or all of a kind or cause."""
+
+    ids: tuple[UUID, ...] = ()
+    kind: str | None = None
+    cause: str | None = None
+
+    @property
+    def by_filter(self) -> bool:
+        """Whether they are described, and not named."""
+        return not self.ids
+
+
+# Verdicts and checks ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What one invariant's check found. `examined` counts rows; `violations` are sentences, the first of them."""
+
+    invariant: str
+    what: str
+    examined: int
+    violations: tuple[str, ...] = ()
+    count: int = 0
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return self.count == 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the check as it is shown."""
+        return {
+            "invariant": self.invariant,
+            "what": self.what,
+            "examined": self.examined,
+            "ok": self.ok,
+            "count": self.count,
+            "violations": list(self.violations),
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks of a tenant."""
+
+    checks: tuple[Check, ...]
+    through_seq: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found anywhere."""
+        return all(check.ok for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as it is shown."""
+        return {
+            "ok": self.ok,
+            "through_seq": self.through_seq,
+            "checks": [check.as_json() for check in self.checks],
+        }
+
+
+# What the operators' tools ask of the rooms: wiring hands it in --------------------------------------------------
+
+
+class RunDesk(Protocol):
+    """Failed and lost runs, replayed and discarded like dead effects. In the caller's transaction."""
+
+    async def replay_runs(self, tx: Tx, ids: Sequence[UUID], actor: Actor, /) -> Sequence[UUID]:
+        """Queue the failed or lost ones of these runs again; return their ids."""
+
+    async def discard_runs(self, tx: Tx, ids: Sequence[UUID], reason: str, actor: Actor, /) -> Sequence[UUID]:
+        """Give the failed or lost ones of these runs up; return their ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleVerdict:
+    """What one rule in force at an event said of it: it matched, or the first term that did not hold."""
+
+    rule_id: UUID
+    rule: str
+    version: int
+    matched: bool
+    term: str | None = None
+    detail: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict as it is shown."""
+        return {
+            "rule_id": str(self.rule_id),
+            "rule": self.rule,
+            "version": self.version,
+            "matched": self.matched,
+            "term": self.term,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindLimits:
+    """What the engine promises about attempts, by kind of effect; `run` is the limit of a run."""
+
+    attempts_max: Mapping[str, int] = field(default_factory=dict)
+    run_attempts_max: int = 3
+    kept_days: float = 7.0

@@ -1,0 +1,350 @@
+"""The story of a card, event, effect, run or rule: takes the rows that were found, leaves sentences that skip nothing. Pure.
+
+One assembly serves everybody: `Story.as_json()` for programs, its `tree` for people. Every row has a `standing`: what it came to,
+or what it is waiting for; every event has a verdict of each rule that was in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from mainspring.operators.model import Noun, RuleVerdict
+from mainspring.spine.events import Event
+
+Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
+Row: TypeAlias = Mapping[str, Any]
+UNMATCHED_SHOWN_MAX: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A line of the story, and what follows from it."""
+
+    text: str
+    tone: Tone = "plain"
+    children: tuple[Node, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the branch as it is sent."""
+        return {
+            "text": self.text,
+            "tone": self.tone,
+            "children": [child.as_json() for child in self.children],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What everything that judges events said of one: each rule in force, and each obligation of the engine's own."""
+
+    rules: Sequence[RuleVerdict] = ()
+    others: Sequence[tuple[str, str | None]] = ()  # (obligation, the term that failed; None when it owes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Everything that was read for a story. `history` maps an effect's or run's id to its attempts."""
+
+    noun: Noun
+    title: str
+    now: Row
+    position: int
+    events: Sequence[Event] = ()
+    judged: Mapping[int, Judged] = field(default_factory=dict)
+    effects: Sequence[Row] = ()
+    runs: Sequence[Row] = ()
+    history: Mapping[Any, Sequence[Row]] = field(default_factory=dict)
+    caused: Sequence[Row] = ()
+    rule_names: Mapping[Any, str] = field(default_factory=dict)
+    more: bool = False  # older events were left out
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The story, told."""
+
+    found: Found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the story as it is sent."""
+        found = self.found
+        return {
+            "noun": found.noun,
+            "title": found.title,
+            "summary": summary(found),
+            "now": dict(found.now),
+            "events": [self._event(event) for event in found.events],
+            "effects": [self._effect(row) for row in found.effects],
+            "runs": [self._run(row) for row in found.runs],
+            "older_events_left_out": found.more,
+            "tree": self.tree().as_json(),
+        }
+
+    def tree(self) -> Node:
+        """Return the story for people: what happened, in order, and what followed from each."""
+        found = self.found
+        told: set[Any] = set()
+        nodes = [Node("older events are left out: ask with a larger limit", "quiet")] if found.more else []
+        nodes += [self._event_node(event, told) for event in found.events]
+        loose = [self._effect_node(row, told) for row in found.effects if row["id"] not in told]
+        loose += [self._run_node(row) for row in found.runs if row["id"] not in told]
+        return Node(f"{found.title}: {summary(found)}", children=(*nodes, *loose))
+
+    # programs -----------------------------------------------------------------------------------------------
+
+    def _event(self, event: Event) -> dict[str, Any]:
+        judged = self.found.judged.get(event.seq, Judged())
+        shown, hidden = nearest(judged.rules)
+        return {
+            "seq": event.seq,
+            "kind": event.kind,
+            "subject": event.subject,
+            "occurred_at": event.occurred_at.isoformat(),
+            "actor": _handle(event),
+            "what": what_happened(event),
+            "cause_seq": event.cause_seq,
+            "depth": event.depth,
+            "via": [str(rule) for rule in event.via],
+            "trust": str(event.trust),
+            "drained": event.seq <= self.found.position,
+            "owed": [str(row["id"]) for row in self.found.effects if row["event_seq"] == event.seq],
+            "verdicts": [verdict.as_json() for verdict in shown],
+            "verdicts_left_out": hidden,
+            "obligations": [
+                {"name": name, "owes": term is None, "term": term} for name, term in judged.others
+            ],
+            "caused": [row["seq"] for row in self.found.caused if row["cause_seq"] == event.seq],
+        }
+
+    def _effect(self, row: Row) -> dict[str, Any]:
+        plain = {
+            name: _plain(value) for name, value in row.items() if name not in ("later", "lease_over", "held")
+        }
+        return {
+            **plain,
+            "rule": self.found.rule_names.get(row["rule_id"]),
+            "standing": effect_standing(row)[0],
+            "history": self._history(row),
+            "runs": [str(run["id"]) for run in self._runs_of(row)],
+        }
+
+    def _run(self, row: Row) -> dict[str, Any]:
+        left_out = ("later", "lease_over", "held", "slots", "paused", "runners_seen")
+        plain = {name: _plain(value) for name, value in row.items() if name not in left_out}
+        return {
+            **plain,
+            "rule": self.found.rule_names.get(row["rule_id"]),
+            "standing": run_standing(row)[0],
+            "history": self._history(row),
+        }
+
+    def _history(self, row: Row) -> list[dict[str, Any]]:
+        attempts = self.found.history.get(row["id"], ())
+        return [{name: _plain(value) for name, value in one.items() if name != "of"} for one in attempts]
+
+    def _runs_of(self, effect: Row) -> list[Row]:
+        named = (effect["kind"], effect["key"])
+        return [run for run in self.found.runs if (run["effect_kind"], run["effect_key"]) == named]
+
+    # people -------------------------------------------------------------------------------------------------
+
+    def _event_node(self, event: Event, told: set[Any]) -> Node:
+        children: list[Node] = []
+        if event.cause_seq is not None:
+            children.append(Node(f"because of event {event.cause_seq} (depth {event.depth})", "quiet"))
+        if event.seq > self.found.position:
+            children.append(Node("not drained yet: what it owes is not known", "wait"))
+        mine = [row for row in self.found.effects if row["event_seq"] == event.seq]
+        children += [self._effect_node(row, told) for row in mine]
+        children += list(verdict_nodes(self.found.judged.get(event.seq, Judged())))
+        for row in self.found.caused:
+            if row["cause_seq"] == event.seq:
+                children.append(Node(f"led to event {row['seq']} {row['kind']}", "quiet"))
+        text = (
+            f"{event.seq} {clock(event.occurred_at)} {event.kind}: {what_happened(event)} by {_handle(event)}"
+        )
+        return Node(text, children=tuple(children))
+
+    def _effect_node(self, row: Row, told: set[Any]) -> Node:
+        told.add(row["id"])
+        standing, tone = effect_standing(row)
+        why = self.found.rule_names.get(row["rule_id"])
+        because = f" (rule {why!r} v{row['rule_version']})" if why else ""
+        runs = self._runs_of(row)
+        told.update(run["id"] for run in runs)
+        children = [attempt_node(one) for one in self.found.history.get(row["id"], ())]
+        children += [self._run_node(run) for run in runs]
+        return Node(f"owes {row['kind']}{because}: {standing}", tone, tuple(children))
+
+    def _run_node(self, row: Row) -> Node:
+        standing, tone = run_standing(row)
+        children = tuple(attempt_node(one) for one in self.found.history.get(row["id"], ()))
+        on = f" on {row['card_key']}" if row["card_key"] else ""
+        return Node(f"run {row['id']} of {row['agent']}{on}: {standing}", tone, children)
+
+
+# Sentences ----------------------------------------------------------------------------------------------------
+
+
+def summary(found: Found) -> str:
+    """Return how things stand, in one sentence."""
+    live = [row for row in found.effects if row["state"] in ("pending", "claimed")]
+    dead = [row for row in found.effects if row["state"] == "dead"]
+    dead_runs = [row for row in found.runs if row["state"] in ("failed", "lost")]
+    waiting = [row for row in found.runs if row["state"] in ("queued", "claimed", "running", "needs_input")]
+    undrained = [event for event in found.events if event.seq > found.position]
+    parts = []
+    if undrained:
+        parts.append(f"{_n(undrained, 'event')} not drained yet")
+    if live:
+        parts.append(f"{_n(live, 'effect')} owed")
+    if waiting:
+        parts.append("; ".join(f"run of {row['agent']} {run_standing(row)[0]}" for row in waiting))
+    if dead or dead_runs:
+        parts.append(f"{_n([*dead, *dead_runs], 'dead letter')} on the desk")
+    return ", ".join(parts) or "nothing is owed and nothing is dead"
+
+
+def what_happened(event: Event) -> str:
+    """Return an event's delta in words."""
+    data = event.data
+    card, run = _part(data, "card"), _part(data, "run")
+    named = str(card.get("key") or event.subject)
+    if run:
+        tail = f": {run.get('error') or run.get('outcome')}" if run.get("error") or run.get("outcome") else ""
+        return f"{run.get('agent')} on {named if card else 'no card'} is {run.get('state')}{tail}"
+    if "from" in data and "to" in data:
+        return f"{named} {data['from']} → {data['to']}"
+    if added := data.get("added"):
+        return f"{named} +{', +'.join(map(str, added))}"
+    if removed := data.get("removed"):
+        return f"{named} -{', -'.join(map(str, removed))}"
+    if changed := data.get("changed"):
+        return f"{named} changed {', '.join(map(str, changed))}"
+    return named
+
+
+def effect_standing(row: Row) -> tuple[str, Tone]:
+    """Return what an effect came to, or what it is waiting for."""
+    tried = f" after {_n(row['attempts'], 'failed attempt')}" if row["attempts"] else ""
+    match row["state"]:
+        case "pending" if row["held"]:
+            return "held until its rule is resumed", "wait"
+        case "pending" if row["later"]:
+            why = f": {row['error'] or row['outcome']}" if row["error"] or row["outcome"] else ""
+            return f"owed, tried again at {clock(row['not_before'])}{tried}{why}", "wait"
+        case "pending":
+            return f"owed, waiting for a worker{tried}", "wait"
+        case "claimed" if row["lease_over"]:
+            return f"its worker {row['worker']} has gone silent; any other will take it over", "wait"
+        case "claimed":
+            return f"being done by {row['worker']}{tried}", "wait"
+        case "done":
+            return f"done{tried}" if row["outcome"] in (
+                None,
+                "done",
+            ) else f"done: {row['outcome']}{tried}", "good"
+        case "dead":
+            return f"dead ({row['outcome']}){tried}: {row['error'] or 'no error was given'}", "bad"
+        case state:
+            return str(row["outcome"] or state), "quiet"
+
+
+def run_standing(row: Row) -> tuple[str, Tone]:
+    """Return what a run came to, or what it is waiting for."""
+    match row["state"]:
+        case "queued" if row["paused"]:
+            return f"is waiting: {row['agent']} is paused", "wait"
+        case "queued" if row["later"]:
+            why = f" after: {row['error']}" if row["error"] else ""
+            return f"is waiting for its next attempt at {clock(row['not_before'])}{why}", "wait"
+        case "queued" if not row["runners_seen"]:
+            return "is waiting for a runner", "wait"
+        case "queued" if row["held"] >= row["slots"]:
+            return f"is waiting for a slot: {row['agent']} works on {row['held']} of {row['slots']}", "wait"
+        case "queued":
+            return "is queued for the next free runner", "wait"
+        case "claimed" | "running" if row["lease_over"]:
+            return f"is {row['state']}, but its runner {row['runner'] or ''} has gone silent", "wait"
+        case "claimed" | "running":
+            stop = ", asked to stop" if row["cancel_requested"] else ""
+            return (
+                f"is {row['state']} on {row['runner'] or 'a runner'} (attempt {max(row['attempts'], 1)}){stop}",
+                "wait",
+            )
+        case "needs_input":
+            return "is waiting for an answer", "wait"
+        case "failed" | "lost" as state:
+            return (
+                f"{state} after {_n(row['attempts'], 'attempt')}: {row['error'] or row['outcome'] or 'no reason'}",
+                "bad",
+            )
+        case state:
+            return f"{state}: {row['outcome']}" if row["outcome"] else str(
+                state
+            ), "good" if state == "done" else "quiet"
+
+
+def attempt_node(row: Row) -> Node:
+    """Return the line of one attempt."""
+    by = row.get("worker") or row.get("runner") or "?"
+    tail = f": {row['error']}" if row["error"] else ""
+    ended = row["outcome"] or "not over yet"
+    return Node(f"attempt {row['n']} {clock(row['started_at'])} by {by}: {ended}{tail}", "quiet")
+
+
+def verdict_nodes(judged: Judged) -> Iterable[Node]:
+    """Yield a line for each verdict: those that owe nothing say why."""
+    shown, hidden = nearest(judged.rules)
+    for verdict in shown:
+        named = f"rule {verdict.rule!r} v{verdict.version}"
+        if verdict.matched:
+            yield Node(f"{named}: matched", "good")
+        else:
+            tail = f" ({verdict.detail})" if verdict.detail else ""
+            yield Node(f"{named}: did not match: {verdict.term}{tail}", "quiet")
+    if hidden:
+        yield Node(f"{_n(hidden, 'more rule')} did not match", "quiet")
+    for name, term in judged.others:
+        if term is not None:
+            yield Node(f"{name}: owes nothing: {term}", "quiet")
+
+
+def nearest(verdicts: Sequence[RuleVerdict]) -> tuple[list[RuleVerdict], int]:
+    """Return all that matched and the first of those that did not, and how many are left out."""
+    matched = [one for one in verdicts if one.matched]
+    others = [one for one in verdicts if not one.matched]
+    return matched + others[:UNMATCHED_SHOWN_MAX], max(0, len(others) - UNMATCHED_SHOWN_MAX)
+
+
+def clock(moment: datetime) -> str:
+    """Return a moment as people read it in a log, in UTC."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _handle(event: Event) -> str:
+    return str(_part(event.data, "actor").get("handle") or "mainspring")
+
+
+def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = data.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _n(things: Sequence[Any] | int, noun: str) -> str:
+    count = things if isinstance(things, int) else len(things)
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a column's value as JSON has it."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case None | bool() | int() | float() | str() | Mapping() | list():
+            return value
+        case _:
+            return str(value)

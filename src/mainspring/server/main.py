@@ -1,0 +1,139 @@
+"""One server process: takes settings, leaves a listening server, and at SIGTERM or SIGINT an orderly end.
+
+The order of the end is ours, not the web server's: long polls answer empty; requests under way finish; the engine hands back
+what it holds; connections close. If it dies anywhere in between, leases run out and any other process carries on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+
+from mainspring import config, wiring
+from mainspring.server.app import create_app
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from mainspring.config import Settings
+
+BACKLOG = 1024
+CANNOT_START = 1
+
+
+class Server(uvicorn.Server):
+    """The web server, as a part of our program: signals are the program's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def run(settings: Settings) -> int:
+    """Serve until asked to stop; return the exit code. What keeps it from starting is said on stderr."""
+    _log_to_stderr(settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(settings))
+    except (wiring.CannotStart, config.ConfigError) as error:
+        print(f"mainspring: cannot start: {error}", file=sys.stderr)
+        return CANNOT_START
+
+
+async def _serve(settings: Settings) -> int:
+    sock = _bound(settings.host, settings.port)
+    try:
+        services = await wiring.build(settings)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        config.refuse_exposed_demo(settings, demo_token=await services.has_demo_token())
+        app = create_app(services)
+        server = Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                http="httptools",
+                lifespan="off",
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
+            )
+        )
+        services.start()
+        await _until_stopped(settings, app, server, sock)
+    finally:
+        await services.stop(grace_seconds=settings.shutdown_grace_seconds)
+    return 0
+
+
+async def _until_stopped(settings: Settings, app: FastAPI, server: Server, sock: socket.socket) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    web = asyncio.create_task(server.serve(sockets=[sock]), name="mainspring web")
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await _listening(server, web)
+        print(f"mainspring: ready at {settings.url} (process {os.getpid()})", flush=True)
+        await asyncio.wait({web, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        app.state.closing.set()
+        server.should_exit = True
+        stopping.cancel()
+        await web
+
+
+async def _listening(server: Server, web: asyncio.Task[None]) -> None:
+    while not server.started and not web.done():
+        await asyncio.sleep(0.005)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a bound socket. Taken here, not by the web server: that one would end the process on a taken port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise wiring.CannotStart(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return sock
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform
+        return None
+    return uvloop.Loop
+
+
+def _log_to_stderr(level: str) -> None:
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=number, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
