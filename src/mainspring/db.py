@@ -127,12 +127,9 @@ class Scope:
             yield
         finally:
             self.purpose = before
-            # a failed transaction refuses this, and needs it no more: the role ends with the transaction
-            if not self._aborted():
+            # a transaction that has failed refuses this, and its role ends with it
+            with suppress(asyncpg.InFailedSQLTransactionError):
                 await self.fetchval("select set_config('role', $1, true)", self._role)
-
-    def _aborted(self) -> bool:
-        return self.conn.is_closed() or not self.conn.is_in_transaction()
 
     def _count(self) -> None:
         telemetry.statements.labels(self.purpose).inc()

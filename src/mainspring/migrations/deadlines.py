@@ -1,0 +1,26 @@
+"""Which of the product's timestamps are compared with the clock, beside `stores.postgres.deadlines`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# shifted by age(): everything that a predicate compares with the clock
+DEADLINES: Mapping[str, tuple[str, ...]] = {
+    "runs": ("lease_until", "not_before"),
+    "runners": ("last_seen_at",),
+    "tokens": ("expires_at", "revoked_at"),
+}
+# only told to people: shifting them would change no decision
+RECORDS: Mapping[str, tuple[str, ...]] = {
+    "accounts": ("created_at",),
+    "agents": ("created_at",),
+    "runners": ("created_at",),
+    "boards": ("created_at",),
+    "cards": ("created_at", "updated_at", "deleted_at"),
+    "rules": ("created_at", "deleted_at"),
+    "rule_versions": ("created_at",),
+    "runs": ("created_at", "started_at", "ended_at"),
+    "run_attempts": ("started_at", "ended_at"),
+    "run_log": ("at",),
+    "tokens": ("created_at",),
+}
