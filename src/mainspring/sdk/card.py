@@ -1,0 +1,96 @@
+"""A card as a client sees it: a value, and verbs that return the card as it is afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.sdk.client import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card at one version. The verbs change the server's card and return the new value; this one stays as it was.
+
+    `if_version=card.version` makes a verb raise `Conflict` instead of overwriting what somebody did meanwhile.
+    """
+
+    id: str
+    key: str
+    board: str
+    title: str
+    body: str
+    state: str
+    labels: frozenset[str]
+    agent: str | None
+    assignee_id: str | None
+    priority: int
+    fields: Mapping[str, Any]
+    version: int
+    client: Client = field(repr=False, compare=False)
+
+    async def move(self, state: str, *, if_version: int | None = None) -> Card:
+        """Move it to `state`."""
+        return await self._post("move", {"state": state}, if_version)
+
+    async def label(self, *add: str, remove: Iterable[str] = (), if_version: int | None = None) -> Card:
+        """Put the labels `add` on it and take `remove` off."""
+        return await self._post("labels", {"add": list(add), "remove": list(remove)}, if_version)
+
+    async def assign(
+        self, *, agent: str | None = None, assignee: str | None = None, if_version: int | None = None
+    ) -> Card:
+        """Pin it to the agent with this handle, or assign it to the account with this handle, or both."""
+        body = {"agent": agent, "assignee": assignee}
+        return await self._post(
+            "assign", {key: value for key, value in body.items() if value is not None}, if_version
+        )
+
+    async def edit(
+        self,
+        *,
+        title: str | None = None,
+        body: str | None = None,
+        priority: int | None = None,
+        fields: Mapping[str, Any] | None = None,
+        if_version: int | None = None,
+    ) -> Card:
+        """Change what is given; `fields` are merged into the card's own, a None takes a field away."""
+        given = {"title": title, "body": body, "priority": priority, "fields": fields}
+        changes = {key: value for key, value in given.items() if value is not None}
+        return card_from(
+            await self.client.patch(f"/cards/{self.id}", changes, if_version=if_version), self.client
+        )
+
+    async def refresh(self) -> Card:
+        """Return it as it is now."""
+        return await get_card(self.client, self.id)
+
+    async def _post(self, verb: str, body: Mapping[str, Any], if_version: int | None) -> Card:
+        answer = await self.client.post(f"/cards/{self.id}/{verb}", body, if_version=if_version)
+        return card_from(answer, self.client)
+
+
+async def get_card(client: Client, ref: str) -> Card:
+    """Return the card with this id or key (`OPS-12`). Raises NotFound."""
+    return card_from(await client.get(f"/cards/{ref}"), client)
+
+
+def card_from(said: Mapping[str, Any], client: Client) -> Card:
+    """Read a card of the server's."""
+    return Card(
+        id=said["id"],
+        key=said["key"],
+        board=said["board"],
+        title=said["title"],
+        body=said.get("body") or "",
+        state=said["state"],
+        labels=frozenset(said.get("labels") or ()),
+        agent=said.get("agent"),
+        assignee_id=said.get("assignee_id"),
+        priority=said.get("priority") or 0,
+        fields=said.get("fields") or {},
+        version=said["version"],
+        client=client,
+    )

@@ -1,0 +1,161 @@
+"""Any program as an agent: the prompt and the ids by environment, its lines to the run's log, its exit as the outcome.
+
+Takes a run; leaves the program and everything it started ended, whatever happened. On cancel, time-out or a lost claim
+its process group is asked to end (SIGTERM) and then killed. If the runner itself is killed, the leash kills the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from mainspring.sdk import leash
+from mainspring.sdk.outcomes import RESULT_LIMIT, Done, Failed, Outcome, Retry
+from mainspring.sdk.run import Run
+
+TRY_AGAIN = 75  # EX_TEMPFAIL
+TERM_SECONDS = 5.0
+PIPES_SECONDS = 2.0  # how long a program's leftovers may hold its output open after it ended
+# The kernel takes at most 128 KiB in one variable; a longer prompt stands whole in MAINSPRING_PROMPT_FILE.
+VARIABLE_BYTES = 100_000
+CUT = "\n[cut: the whole prompt is in the file that MAINSPRING_PROMPT_FILE names]"
+_OUTPUT_KEPT = 4 * RESULT_LIMIT
+
+
+class Command:
+    """A handler that runs a program."""
+
+    def __init__(self, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None) -> None:
+        if not argv:
+            raise ValueError("a command needs a program")
+        self._argv = argv
+        self._env = env
+        self._cwd = cwd
+
+    async def __call__(self, run: Run) -> Outcome:
+        """Run it to its end."""
+        with tempfile.TemporaryDirectory(prefix="mainspring-run-") as folder:
+            prompt = Path(folder) / "prompt"
+            prompt.write_text(run.prompt, encoding="utf-8")
+            return await self._run(run, self._environment(run, prompt))
+
+    async def _run(self, run: Run, environment: Mapping[str, str]) -> Outcome:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-S",
+            leash.__file__,
+            *self._argv,
+            stdin=asyncio.subprocess.PIPE,  # its closing is what tells the leash that we are gone
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            cwd=self._cwd,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = _Tail(), _Tail()
+        reading = [
+            asyncio.create_task(_copy(process.stdout, run, out)),
+            asyncio.create_task(_copy(process.stderr, run, err)),
+        ]
+        try:
+            code = await process.wait()
+            await asyncio.wait(reading, timeout=PIPES_SECONDS)
+        except asyncio.CancelledError:
+            await _end(process)
+            raise
+        finally:
+            _kill(process.pid)
+            for task in reading:
+                task.cancel()
+            await asyncio.wait(reading)
+        return _outcome(code, out.text(), err.text())
+
+    def _environment(self, run: Run, prompt: Path) -> dict[str, str]:
+        # The runner's own token and settings are none of the program's business.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+        return {
+            **inherited,
+            **self._env,
+            "MAINSPRING_PROMPT": _fitting(run.prompt),
+            "MAINSPRING_PROMPT_FILE": str(prompt),
+            "MAINSPRING_RUN_ID": run.id,
+            "MAINSPRING_ATTEMPT": str(run.attempt),
+            "MAINSPRING_AGENT": run.agent,
+            "MAINSPRING_CARD_KEY": run.card_key or "",
+            "MAINSPRING_URL": run.client.profile.url,
+            "MAINSPRING_TOKEN": run.token,
+        }
+
+
+class _Tail:
+    """The end of a stream."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def add(self, text: str) -> None:
+        self._text = (self._text + text)[-_OUTPUT_KEPT:]
+
+    def text(self) -> str:
+        return self._text.strip()
+
+
+async def _copy(stream: asyncio.StreamReader, run: Run, tail: _Tail) -> None:
+    """Copy what arrives to the run's log by lines, however long they are, and keep its end."""
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    line = ""
+    while data := await stream.read(64 * 1024):
+        text = decode(data)
+        tail.add(text)
+        *lines, line = (line + text).split("\n")
+        if len(line) > RESULT_LIMIT:
+            lines, line = [*lines, line], ""
+        if lines:
+            await run.progress("\n".join(lines))
+    if line:
+        await run.progress(line)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask the group to end, and wait a little for the program to do so."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), TERM_SECONDS)
+
+
+def _kill(group: int) -> None:
+    """Kill what is left of the group: a program's own background work does not outlive its run."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _outcome(code: int, out: str, err: str) -> Outcome:
+    match code:
+        case 0:
+            return Done(out)
+        case 75:
+            return Retry(error=err or out or f"exit {TRY_AGAIN}")
+        case leash.CANNOT_START:
+            return Failed(err or "the program could not be started")
+        case _ if code > 128:
+            return Failed(f"ended by signal {code - 128}\n{err or out}".strip())
+        case _ if code < 0:
+            return Failed(f"ended by signal {-code}\n{err or out}".strip())
+        case _:
+            return Failed(f"exit {code}\n{err or out}".strip())
+
+
+def _fitting(prompt: str) -> str:
+    raw = prompt.encode()
+    return prompt if len(raw) <= VARIABLE_BYTES else raw[:VARIABLE_BYTES].decode("utf-8", "ignore") + CUT

@@ -1,0 +1,241 @@
+"""One claimed run, from its first heartbeat to the complete that the server took.
+
+Takes a claimed run and the agent's handler; leaves exactly one complete for this claim, in the spool before it is sent.
+If the runner dies before the spool has it, the lease runs out and the run gets another attempt; if it dies after, the
+next runner sends it. A lost claim leaves nothing: what the handler made is another attempt's to make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias, assert_never
+
+from mainspring.sdk import protocol
+from mainspring.sdk.client import FOR_EVER, Client
+from mainspring.sdk.errors import ClaimLost, NotAuthorized, NotFound, Refused
+from mainspring.sdk.liveness import Liveness
+from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, Outcome, Retry, to_wire
+from mainspring.sdk.protocol import Claimed
+from mainspring.sdk.run import Run
+from mainspring.sdk.runlog import RunLog
+from mainspring.sdk.spool import Spool, Spooled
+
+_log = logging.getLogger("mainspring.sdk")
+
+LOG_FLUSH_SECONDS = 5.0
+NUDGE_SECONDS = 10.0  # a handler that swallowed its cancellation is cancelled again this often
+UNRESPONSIVE_SECONDS = 30.0  # past its time-out by this much, a handler has lost its run
+
+Handler: TypeAlias = Callable[[Run], Awaitable[str | Outcome | None]]
+Why: TypeAlias = Literal["cancel", "lost", "timeout", "drain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent of a runner: how many of its runs at once, for how long each, and what does the work."""
+
+    handle: str
+    slots: int
+    timeout_seconds: float
+    handler: Handler = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler raised this."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The handler returned this."""
+
+    value: object
+
+
+Ending: TypeAlias = Raised | Returned
+
+
+def judge(why: Why | None, decided: Outcome | None, ending: Ending, timeout_seconds: float) -> Outcome | None:
+    """Return the outcome of a handler that ended so after being stopped for `why` (None: it was not), or None if lost.
+
+    A result that was there before the stop took hold is a result: it counts, except for a claim that is lost.
+    """
+    if why == "lost":
+        return None
+    if decided is not None:
+        return decided
+    match ending:
+        case Returned(str() as result):
+            return Done(result)
+        case Returned(None):
+            return Done()
+        case Returned(Done() | Failed() | Blocked() | Retry() | Cancelled() as outcome):
+            return outcome
+        case Returned(value):
+            return Failed(f"the handler returned {type(value).__name__}; a result is text")
+        case Raised(error):
+            return _raised(why, error, timeout_seconds)
+        case _:
+            assert_never(ending)
+
+
+def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Outcome:
+    said = "".join(traceback.format_exception(error))
+    match why:
+        case "cancel":
+            return Cancelled()
+        case "timeout":
+            return Failed(f"timed out after {timeout_seconds:g} s\n{said}")
+        case "drain":
+            return Retry(after_seconds=0, error="the runner shut down", handed_back=True)
+        case None if isinstance(error, asyncio.CancelledError):
+            return Failed(f"the handler cancelled itself\n{said}")
+        case None if isinstance(error, SystemExit):
+            return Failed(f"the handler left by sys.exit({error.code!r})")
+        case _:
+            return Failed(said)
+
+
+class Execution:
+    """One claimed run being worked on. `stop` may be called at any time, from the loop's thread."""
+
+    def __init__(
+        self, claimed: Claimed, agent: Agent, client: Client, liveness: Liveness, spool: Spool
+    ) -> None:
+        self.claimed = claimed
+        self._agent = agent
+        self._client = client
+        self._liveness = liveness
+        self._spool = spool
+        self._why: Why | None = None
+        self._handling: asyncio.Task[Ending] | None = None
+
+    def stop(self, why: Why) -> None:
+        """Ask the handler to end. The first reason stays, except that a lost claim overrides every other."""
+        if self._why is None or why == "lost":
+            self._why = why
+        self._nudge()
+
+    def _nudge(self) -> None:
+        if self._handling is not None and not self._handling.done():
+            self._handling.cancel()
+            asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
+
+    async def perform(self) -> None:
+        """Do it all. Raises NotAuthorized when the token is refused."""
+        claimed = self.claimed
+        if (kept := self._spool.get(claimed.run_id, claimed.claim_id)) is not None:
+            await deliver(
+                self._client, self._spool, kept
+            )  # finished before: only the answer to its complete was lost
+            return
+        try:
+            if (await protocol.heartbeat(self._client, claimed)).cancel:
+                self.stop("cancel")
+        except (ClaimLost, NotFound) as gone:
+            _log.info("run %s: not ours any more: %s", claimed.run_id, gone)
+            return
+        self._liveness.hold(claimed, for_seconds=self._agent.timeout_seconds + UNRESPONSIVE_SECONDS)
+        try:
+            await self._work()
+        finally:
+            self._liveness.release(claimed.claim_id)
+
+    async def hand_back(self) -> None:
+        """Give the run back untouched."""
+        await self._finish(Retry(after_seconds=0, error="the runner shut down", handed_back=True))
+
+    async def _work(self) -> None:
+        claimed = self.claimed
+        log = RunLog(partial(protocol.log, self._client, claimed))
+        sending = asyncio.create_task(log.run(), name=f"log of {claimed.run_id}")
+        try:
+            acting = self._client.acting_as(claimed.token, patience_seconds=FOR_EVER)
+            outcome = await self._handle(Run(claimed, acting, log))
+            if outcome is None:
+                _log.warning("run %s: lost, what it made is discarded", claimed.run_id)
+                return
+            if isinstance(outcome, Failed):
+                log.write(outcome.error)
+            self._liveness.hold(
+                claimed
+            )  # no time-out any more: the run is ours until the server has the result
+            await self._finish(outcome, log)
+        finally:
+            sending.cancel()
+            await asyncio.wait({sending})
+
+    async def _handle(self, run: Run) -> Outcome | None:
+        agent = self._agent
+        if self._why is not None:  # asked to stop before it began
+            return judge(self._why, None, Raised(asyncio.CancelledError()), agent.timeout_seconds)
+        _log.info("run %s: %s begins, attempt %d", run.id, agent.handle, run.attempt)
+        self._handling = asyncio.create_task(_guarded(agent.handler, run), name=f"{agent.handle} {run.id}")
+        timer = asyncio.get_running_loop().call_later(agent.timeout_seconds, self.stop, "timeout")
+        try:
+            await asyncio.wait({self._handling})
+        finally:
+            timer.cancel()
+            self._handling.cancel()  # of use only if we ourselves are being cancelled
+        ending = (
+            self._handling.result() if not self._handling.cancelled() else Raised(asyncio.CancelledError())
+        )
+        outcome = judge(self._why, run.decided, ending, agent.timeout_seconds)
+        _log.info("run %s: %s", run.id, type(outcome).__name__.lower() if outcome else "lost")
+        return outcome
+
+    async def _finish(self, outcome: Outcome, log: RunLog | None = None) -> None:
+        claimed = self.claimed
+        spooled = Spooled(claimed.run_id, claimed.claim_id, to_wire(outcome))
+        try:
+            await asyncio.to_thread(self._spool.put, spooled)
+        except OSError as error:  # a full disk must not keep a result from a server that is there
+            _log.error(
+                "run %s: its result is not on disk and would be lost with this process: %s",
+                claimed.run_id,
+                error,
+            )
+        if log is not None:
+            try:
+                await asyncio.wait_for(log.flush(), LOG_FLUSH_SECONDS)
+            except TimeoutError:
+                _log.warning("run %s: the end of its log could not be sent", claimed.run_id)
+        await deliver(self._client, self._spool, spooled)
+
+
+async def deliver(
+    client: Client, spool: Spool, spooled: Spooled, *, patience_seconds: float = FOR_EVER
+) -> None:
+    """Send a complete until it is taken or superseded, then forget it. Raises Unreachable, NotAuthorized: it stays."""
+    run_id, claim_id = spooled.run_id, spooled.claim_id
+    try:
+        await protocol.complete(client, run_id, claim_id, spooled.body, patience_seconds=patience_seconds)
+    except ClaimLost as lost:
+        _log.warning("run %s: its result was superseded: %s", run_id, lost)
+    except NotAuthorized:
+        raise
+    except NotFound:
+        _log.warning("run %s: no such run for this token; its result stays in %s", run_id, spool.folder)
+        return
+    except Refused as refused:
+        where = spool.refuse(run_id, claim_id, str(refused))
+        _log.error("run %s: its result was refused: %s; kept in %s", run_id, refused, where)
+        return
+    spool.remove(run_id, claim_id)
+
+
+async def _guarded(handler: Handler, run: Run) -> Ending:
+    """Run the handler and return how it ended. SystemExit must not pass: it would take the whole event loop with it."""
+    try:
+        return Returned(await handler(run))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - every ending is judged, and none is swallowed
+        return Raised(error)

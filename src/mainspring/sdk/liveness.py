@@ -1,0 +1,181 @@
+"""Keeps the runs we hold ours: a thread of its own, with its own connection, that a busy event loop cannot starve.
+
+Takes claims to hold; sends a heartbeat for each every third of its lease, and tells what the answers mean. If the whole
+process dies, the beats stop, the leases run out and the server gives the runs another attempt. If only the handler
+hangs, `until` ends the beats: our own clock may make us give a run up, it never makes us keep one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import httpx
+
+from mainspring.sdk.backoff import delay_seconds
+from mainspring.sdk.errors import ClaimLost, Refused, Unreachable
+from mainspring.sdk.profile import Profile
+from mainspring.sdk.protocol import Beat, Claimed, beat, heartbeat_request
+from mainspring.sdk.wire import API, read_answer
+
+_log = logging.getLogger("mainspring.sdk")
+
+FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """Somebody wants the run to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """The server asks this runner to take no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The run is not ours any more, or we have stopped keeping it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The thread met an error of its own and has ended: nothing is kept any more."""
+
+    error: Exception
+
+
+News: TypeAlias = CancelAsked | DrainAsked | Lost | Broken
+Tell: TypeAlias = Callable[[str | None, News], None]  # claim id (None: all of them), what happened
+
+
+@dataclass(slots=True)
+class _Held:
+    claimed: Claimed
+    next_at: float
+    until: float
+    failures: int = field(default=0)
+
+
+class Liveness:
+    """The thread and the claims it holds. `tell` is called in the thread."""
+
+    def __init__(self, profile: Profile, tell: Tell, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._held: dict[str, _Held] = {}
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._http = httpx.Client(
+            base_url=profile.url + API, headers={"authorization": f"Bearer {profile.token}"}, timeout=10.0
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._loop, name="mainspring-liveness", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the beat it is in, and give its connection back."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._http.close()
+
+    def hold(self, claimed: Claimed, *, for_seconds: float = FOR_EVER) -> None:
+        """Keep this claim for at most so long; called again, the newer limit counts."""
+        now = self._clock()
+        with self._changed:
+            held = self._held.get(claimed.claim_id)
+            if held is None:
+                self._held[claimed.claim_id] = _Held(
+                    claimed, now + claimed.heartbeat_seconds, now + for_seconds
+                )
+            else:
+                held.until = now + for_seconds
+            self._changed.notify()
+
+    def release(self, claim_id: str) -> None:
+        """Keep it no longer: it is completed, or not ours."""
+        with self._changed:
+            self._held.pop(claim_id, None)
+
+    def run_once(self) -> None:
+        """Send every beat that is due."""
+        now = self._clock()
+        with self._changed:
+            due = sorted(
+                (held for held in self._held.values() if held.next_at <= now), key=lambda held: held.next_at
+            )
+        for held in due:
+            if held.until <= self._clock():
+                self._lose(held, "its time is up and its handler has not ended")
+            else:
+                self._beat(held)
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping:
+                self.run_once()
+                with (
+                    self._changed
+                ):  # looked at under the lock that `hold` notifies under, so no new claim is slept over
+                    next_at = min((held.next_at for held in self._held.values()), default=FOR_EVER)
+                    if not self._stopping:
+                        self._changed.wait(
+                            timeout=min(max(0.0, next_at - self._clock()), threading.TIMEOUT_MAX)
+                        )
+        except Exception as error:  # noqa: BLE001 - told to the runner, which ends for it: silence would lose every lease
+            self._tell(None, Broken(error))
+
+    def _beat(self, held: _Held) -> None:
+        claimed = held.claimed
+        try:
+            said = self._send(claimed)
+        except Unreachable as error:
+            held.failures += 1
+            wait = delay_seconds(held.failures, random.random(), at_least=error.retry_after_seconds)  # noqa: S311
+            held.next_at = self._clock() + min(wait, claimed.heartbeat_seconds)
+            _log.log(
+                logging.WARNING if held.failures == 1 else logging.DEBUG,
+                "run %s: heartbeat not answered, working on: %s",
+                claimed.run_id,
+                error,
+            )
+        except ClaimLost as lost:
+            self._lose(held, str(lost))
+        except Refused as refused:
+            self._lose(held, f"the server refused its heartbeat: {refused}")
+        else:
+            held.failures = 0
+            held.next_at = self._clock() + claimed.heartbeat_seconds
+            if said.cancel:
+                self._tell(claimed.claim_id, CancelAsked())
+            if said.drain:
+                self._tell(None, DrainAsked())
+
+    def _send(self, claimed: Claimed) -> Beat:
+        path, body = heartbeat_request(claimed.run_id, claimed.claim_id)
+        # No answer within a beat is no answer: the next claim's beat must not wait longer behind this one.
+        timeout = max(1.0, min(10.0, claimed.heartbeat_seconds))
+        try:
+            answer = self._http.post(path, json=body, timeout=timeout)
+        except httpx.TransportError as error:
+            raise Unreachable(f"{type(error).__name__} {error}".rstrip()) from error
+        return beat(read_answer(answer.status_code, answer.content, answer.headers))
+
+    def _lose(self, held: _Held, reason: str) -> None:
+        with self._changed:
+            if self._held.pop(held.claimed.claim_id, None) is None:
+                return  # released while its beat was on the way: the answer speaks of a run that is over
+        self._tell(held.claimed.claim_id, Lost(reason))

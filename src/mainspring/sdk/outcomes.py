@@ -1,0 +1,82 @@
+"""How a run's attempt can end: values, and what the protocol calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+RESULT_LIMIT = 16_384  # characters of a text that the server keeps; of more we send the end, which says most
+CUT = "[cut: only the end is shown]\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work is done; `result` is what people and rules read about it."""
+
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The work failed for good: the run becomes a dead letter that somebody reads and may replay."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The work cannot go on until somebody acts; `reason` says what is waited for."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try the run again later (`None`: when the server's own backoff says), until its attempts are spent.
+
+    `handed_back` says that the attempt was given up through no fault of its own: the runner is shutting down.
+    """
+
+    after_seconds: float | None = None
+    error: str = ""
+    handed_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody asked for the run to stop, and it stopped."""
+
+
+Outcome: TypeAlias = Done | Failed | Blocked | Retry | Cancelled
+
+
+def tail(text: str, limit: int = RESULT_LIMIT) -> str:
+    """Return the end of `text`, marked as cut if it was."""
+    return text if len(text) <= limit else CUT + text[len(CUT) - limit :]
+
+
+def clean(text: str) -> str:
+    """Return `text` as the server takes it: NUL and lone surrogates are refused there, and must not cost a result."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def to_wire(outcome: Outcome) -> dict[str, Any]:
+    """Return the body of a complete, without its claim."""
+    match outcome:
+        case Done(result):
+            return {"outcome": "done", "result": tail(clean(result))}
+        case Failed(error):
+            return {"outcome": "failed", "error": tail(clean(error))}
+        case Blocked(reason):
+            return {"outcome": "blocked", "reason": tail(clean(reason))}
+        case Retry(after_seconds, error, handed_back):
+            return {
+                "outcome": "retry",
+                "after_seconds": after_seconds,
+                "error": tail(clean(error)) or None,
+                "handed_back": handed_back,
+            }
+        case Cancelled():
+            return {"outcome": "cancelled"}
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,99 @@
+"""Where the server is and with which token: the first of four places that says so.
+
+    1. what the program passes
+    2. MAINSPRING_URL with MAINSPRING_TOKEN, or the file that MAINSPRING_TOKEN_FILE names
+    3. the login profile, written by `mainspring login`: mainspring/profile.json in XDG_CONFIG_HOME (or ~/.config)
+    4. ./.mainspring/dev.json, written by `mainspring dev` in the working folder
+
+A file's address and token belong together: a stored token is never sent to an address that came from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mainspring.sdk.errors import NotConfigured
+
+DEV_FILE = Path(".mainspring") / "dev.json"
+DEFAULT_URL = "http://127.0.0.1:7700"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An address, a token, and the place that named them."""
+
+    url: str
+    token: str = field(repr=False)
+    source: str
+
+
+def find(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Profile:
+    """Return the profile to use, or raise NotConfigured with the places that were looked at."""
+    environ = os.environ if environ is None else environ
+    folder = Path.cwd() if folder is None else folder
+    login = login_file(environ)
+    dev = folder / DEV_FILE
+    if url or token:
+        return _both(
+            "the program's arguments", url or environ.get("MAINSPRING_URL"), token or _token(environ)
+        )
+    if environ.get("MAINSPRING_URL") or _token(environ):
+        return _both("the environment", environ.get("MAINSPRING_URL") or DEFAULT_URL, _token(environ))
+    for path in (login, dev):
+        if path.is_file():
+            return _read(path)
+    raise NotConfigured(
+        "no server to talk to: set MAINSPRING_URL and MAINSPRING_TOKEN, or run `mainspring login`, or start "
+        f"`mainspring dev` in this folder (looked for {login} and {dev})"
+    )
+
+
+def login_file(environ: Mapping[str, str]) -> Path:
+    """Return where the login profile stands, whether or not it exists."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
+    return Path(base) / "mainspring" / "profile.json"
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder for what must outlive a process, by the XDG rules."""
+    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
+    return Path(base) / "mainspring"
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    if token := environ.get("MAINSPRING_TOKEN"):
+        return token
+    if path := environ.get("MAINSPRING_TOKEN_FILE"):
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise NotConfigured(f"MAINSPRING_TOKEN_FILE cannot be read: {error}") from error
+    return None
+
+
+def _both(source: str, url: str | None, token: str | None) -> Profile:
+    if not url:
+        raise NotConfigured(f"{source} named a token but no address: set MAINSPRING_URL")
+    if not token:
+        raise NotConfigured(f"{source} named the address {url} but no token: set MAINSPRING_TOKEN")
+    return Profile(url=url.rstrip("/"), token=token, source=source)
+
+
+def _read(path: Path) -> Profile:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NotConfigured(f"{path} cannot be read: {error}") from error
+    if not isinstance(said, dict):
+        raise NotConfigured(f"{path} is not a profile: expected an object with url and token")
+    return _both(str(path), said.get("url"), said.get("token"))
