@@ -1,0 +1,195 @@
+"""What events owe because of rules and pins: launches, and how a launch is carried out.
+
+Two obligations take events from the drain and leave `launch` rows: `rules` one for each rule that matches, `dispatch` one
+for a card that has become eligible. The executor takes a claimed row and leaves a queued run, the label consumed, the card
+noted as dispatched and the row settled, in one transaction: if it dies here, none of it happened, and the next claim does
+it. A sweep looks for eligible cards that no launch was owed for, and owes the same row under the same key.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from mainspring import telemetry
+from mainspring.db import Database, Scope
+from mainspring.rooms import ServerSpine
+from mainspring.spine.effects import EffectKind, NewEffect, Owed
+from mainspring.spine.events import Event
+from mainspring.spine.executors import Transactional
+from mainspring.spine.ports import NotOwed, Owes, Verdict
+from mainspring.triggers.launch import Launcher
+from mainspring.triggers.matcher import RuleIndex, facts_of
+from mainspring.triggers.model import DEPTH_MAX, RULE_KINDS, Cards, RuleVersion, Runs
+from mainspring.triggers.verbs import SQL, version_of
+
+_VERSIONS_FOR = SQL["versions_for"]
+_UNDISPATCHED = SQL["undispatched"]
+
+LAUNCH: Final = EffectKind(name="launch", transactional=True, lease_seconds=10)
+SWEEP_SECONDS: Final = 30.0
+_SWEEP_BATCH: Final = 200
+_DAY_SECONDS: Final = 86_400.0
+_TENANTS_KEPT: Final = 1_000
+
+
+# Rules ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One tenant's versions that judge anything from `low` on, as they stood when its last rule event was `rules_seq`."""
+
+    low: int
+    rules_seq: int
+    index: RuleIndex
+
+
+RuleContext: TypeAlias = Mapping[UUID, RuleIndex]
+
+
+class RuleLaunches:
+    """What an event owes because of rules: one launch for each rule that it matches."""
+
+    name: Final = "rules"
+    kinds: Final = RULE_KINDS
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[UUID, _Kept] = OrderedDict()
+
+    async def load(self, scope: Scope, events: Sequence[Event]) -> RuleContext:
+        """Return, for each tenant of the events, the rule versions that judge them.
+
+        The events were read before, so whatever rule event stands at or below theirs is committed and is seen here. What
+        is kept in memory holds while the tenant's `rules_seq` is what it was: one statement asks that and reads the rest.
+        """
+        low: dict[UUID, int] = {}
+        for event in events:
+            low[event.tenant_id] = min(event.seq, low.get(event.tenant_id, event.seq))
+        tenants = sorted(low)
+        known = [
+            kept.rules_seq
+            if (kept := self._kept.get(tenant)) is not None and kept.low <= low[tenant]
+            else None
+            for tenant in tenants
+        ]
+        found = await scope.fetch(_VERSIONS_FOR, tenants, [low[tenant] for tenant in tenants], known)
+        rules_seq: dict[UUID, int] = {}
+        versions: dict[UUID, list[RuleVersion]] = {tenant: [] for tenant in tenants}
+        for row in found:
+            rules_seq[row["tenant_id"]] = row["rules_seq"]
+            if row["rule_id"] is not None:
+                versions[row["tenant_id"]].append(version_of(row))
+        context: dict[UUID, RuleIndex] = {}
+        for tenant, before in zip(tenants, known, strict=True):
+            if before is None or rules_seq[tenant] != before:
+                self._kept[tenant] = _Kept(low[tenant], rules_seq[tenant], RuleIndex(versions[tenant]))
+            self._kept.move_to_end(tenant)
+            context[tenant] = self._kept[tenant].index
+        while len(self._kept) > _TENANTS_KEPT:
+            self._kept.popitem(last=False)
+        return context
+
+    def judge(self, event: Event, context: RuleContext) -> Verdict:
+        """Owe a launch for each rule that matches; else name the first term that failed of the first that could have."""
+        if event.depth >= DEPTH_MAX:
+            return NotOwed("depth")
+        owed: list[NewEffect] = []
+        term: str = "no rule"
+        for version, failed in context[event.tenant_id].judged(facts_of(event)):
+            if failed is None:
+                owed.append(_launch_of(event, version))
+            elif term == "no rule":
+                term = failed
+        return Owes(*owed) if owed else NotOwed(term)
+
+
+def _launch_of(event: Event, version: RuleVersion) -> NewEffect:
+    card = event.data.get("card")
+    return NewEffect(
+        LAUNCH.name,
+        key=f"{event.seq}:{version.rule_id}",
+        payload={
+            "agent": version.action.agent,
+            "card_id": card["id"] if card else None,
+            "card": card["key"] if card else None,
+            "rule": version.name,
+        },
+        event_seq=event.seq,
+        rule_id=version.rule_id,
+        rule_version=version.version,
+    )
+
+
+# Dispatch -------------------------------------------------------------------------------------------------------
+
+
+class Dispatch:
+    """What an event owes because it made a pinned card eligible: one launch of its agent, for this eligibility once."""
+
+    name: Final = "dispatch"
+    kinds: Final = frozenset({"card.created", "card.moved", "card.promoted", "card.assigned", "card.updated"})
+
+    async def load(self, scope: Scope, events: Sequence[Event]) -> None:
+        """Nothing is to be known: the snapshot says since which version the card has been eligible."""
+
+    def judge(self, event: Event, _context: None) -> Verdict:
+        """Owe the launch where the event's own version is the one at which the card became eligible."""
+        card = event.data["card"]
+        if card["eligible_version"] is None:
+            return NotOwed("eligible")
+        if card["eligible_version"] != card["version"]:
+            return NotOwed("dispatched before")
+        if event.depth >= DEPTH_MAX:
+            return NotOwed("depth")
+        return Owes(
+            _dispatch_of(UUID(card["id"]), UUID(card["agent_id"]), card["eligible_version"], event.seq)
+        )
+
+
+def _dispatch_of(card_id: UUID, agent_id: UUID, eligible_version: int, event_seq: int) -> NewEffect:
+    """The drain and the sweep owe the very same row: the payload is all of the key's making."""
+    return NewEffect(
+        LAUNCH.name,
+        key=f"dispatch:{card_id}:{eligible_version}",
+        payload={"card_id": str(card_id), "agent_id": str(agent_id), "eligible_version": eligible_version},
+        event_seq=event_seq,
+    )
+
+
+async def dispatch_sweep(spine: ServerSpine, db: Database, *, horizon_seconds: float) -> int:
+    """Owe the dispatches that no drain has owed, and return how many those were.
+
+    Args:
+        horizon_seconds: how old an eligibility may be; shorter than finished effects are kept, since the row of a launch
+            that was done, or dropped by an operator, is what says that it was owed.
+    """
+    repaired = 0
+    while True:
+        async with db.system("dispatch sweep") as scope:
+            missed = await scope.fetch(_UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH)
+        for row in missed:
+            effect = _dispatch_of(row["id"], row["agent_id"], row["eligible_version"], row["eligible_seq"])
+            async with spine.open(row["tenant_id"]) as tx:
+                owed = await tx.owe(effect)
+            if isinstance(owed, Owed):
+                repaired += 1
+                telemetry.sweep_repaired.labels("dispatch").inc()
+        if len(missed) < _SWEEP_BATCH:
+            return repaired
+
+
+def register(spine: ServerSpine, db: Database, cards: Cards, runs: Runs) -> None:
+    """Tell the engine what rules and pins owe and how a launch is done; `wiring.py` calls it once."""
+    spine.register_obligation(RuleLaunches())
+    spine.register_obligation(Dispatch())
+    spine.register_executor(Transactional(kind=LAUNCH, run=Launcher(spine.store, cards, runs)))
+    horizon_seconds = spine.settings.done_days * _DAY_SECONDS * 6 / 7
+
+    async def sweep() -> bool:
+        return await dispatch_sweep(spine, db, horizon_seconds=horizon_seconds) > 0
+
+    spine.register_loop("dispatch sweep", sweep, every_seconds=SWEEP_SECONDS)

@@ -1,0 +1,211 @@
+"""Which rules an event matches, and what the first term is that fails. Pure.
+
+Takes an event and the rule versions in force; leaves a verdict for each. The drain asks the index, explain asks rule by
+rule, and both ask the same `first_failed`: what explain says about an event of last month is what the drain decided then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+from mainspring.boards.model import fold
+from mainspring.spine.events import Event
+from mainspring.triggers.model import (
+    ACTOR_CLASSES,
+    CARRIED,
+    DEPTH_MAX,
+    EVERYONE,
+    RULE_KINDS,
+    RuleVersion,
+    TermName,
+    Terms,
+)
+
+Failed: TypeAlias = TermName | Literal["self_trigger", "depth"]
+
+_ANY: Final = ""  # no board and no label is empty
+_BUCKETS_MAX: Final = 256  # of one rule: beyond it, its boards are left to the terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What rules look at in an event, folded once. None and empty stand for what this event does not tell."""
+
+    seq: int
+    kind: str
+    board: str | None
+    state: str | None
+    labels: frozenset[str]
+    from_state: str | None
+    to_state: str | None
+    added: frozenset[str]
+    actor_kind: str | None
+    actor_handle: str | None
+    agent: str | None
+    via: tuple[UUID, ...]
+    depth: int
+
+
+def facts_of(event: Event) -> Facts:
+    """Read an event's snapshot."""
+    card, actor, run = (_part(event.data, name) for name in ("card", "actor", "run"))
+    board = _folded(card.get("board"))
+    return Facts(
+        seq=event.seq,
+        kind=event.kind,
+        board=board.upper() if board is not None else None,
+        state=_folded(card.get("state")),
+        labels=_all_folded(card.get("labels")),
+        from_state=_folded(event.data.get("from")),
+        to_state=_folded(event.data.get("to")),
+        added=_all_folded(event.data.get("added")),
+        actor_kind=_folded(actor.get("kind")),
+        actor_handle=_folded(actor.get("handle")),
+        agent=_folded(run.get("agent")),
+        via=event.via,
+        depth=event.depth,
+    )
+
+
+def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = data.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _folded(value: Any) -> str | None:
+    return fold(value) if isinstance(value, str) else None
+
+
+def _all_folded(values: Any) -> frozenset[str]:
+    return frozenset(fold(value) for value in values if isinstance(value, str)) if values else frozenset()
+
+
+# One rule ------------------------------------------------------------------------------------------------------
+
+
+def _by_actors(facts: Facts, asked: frozenset[str]) -> bool:
+    return (
+        EVERYONE in asked
+        or facts.actor_handle in asked
+        or any(ACTOR_CLASSES.get(one) == facts.actor_kind for one in asked if one in ACTOR_CLASSES)
+    )
+
+
+# what each term means; a term that asks nothing is not tried
+_HOLDS: Final[Mapping[TermName, Callable[[Facts, frozenset[str]], bool]]] = {
+    "kinds": lambda facts, asked: facts.kind in asked,
+    "boards": lambda facts, asked: facts.board in asked,
+    "from_states": lambda facts, asked: facts.from_state in asked,
+    "to_states": lambda facts, asked: facts.to_state in asked,
+    "states": lambda facts, asked: facts.state in asked,
+    "labels_all": lambda facts, asked: asked <= facts.labels,
+    "labels_any": lambda facts, asked: not asked.isdisjoint(facts.labels),
+    "labels_none": lambda facts, asked: asked.isdisjoint(facts.labels),
+    "labels_added": lambda facts, asked: not asked.isdisjoint(facts.added),
+    "actors": _by_actors,
+    "agents": lambda facts, asked: facts.agent in asked,
+}
+
+
+def first_failed(facts: Facts, version: RuleVersion) -> Failed | None:
+    """Return the first term of a rule that an event does not fulfil, or None when it matches.
+
+    Whether the version is in force at the event's seq is not asked here.
+    """
+    if facts.kind not in RULE_KINDS:
+        return "kinds"
+    carried = CARRIED[facts.kind]
+    terms = version.terms
+    for term in terms.asked:
+        if term not in carried or not _HOLDS[term](facts, terms.values(term)):
+            return term
+    if not version.options.self_trigger and version.rule_id in facts.via:
+        return "self_trigger"
+    return "depth" if facts.depth >= DEPTH_MAX else None
+
+
+# which of a rule's terms speak of the card itself, and so can be asked of it again later
+_NOW: Final[Mapping[TermName, TermName]] = {
+    "boards": "boards",
+    "to_states": "states",
+    "states": "states",
+    "labels_all": "labels_all",
+    "labels_any": "labels_any",
+    "labels_none": "labels_none",
+    "labels_added": "labels_any",
+}
+
+
+def first_failed_now(terms: Terms, *, board: str, state: str, labels: frozenset[str]) -> TermName | None:
+    """Return the first term that a card, as it is now, does not fulfil any more, or None.
+
+    "Moved to ready" asks now whether it is in ready, "labelled x" whether it bears x. Where it came from is past.
+    """
+    now = Facts(
+        seq=0, kind="", board=fold(board).upper(), state=fold(state), labels=frozenset(map(fold, labels)),
+        from_state=None, to_state=None, added=frozenset(), actor_kind=None, actor_handle=None, agent=None, via=(), depth=0,
+    )  # fmt: skip
+    for term in terms.asked:
+        asked_now = _NOW.get(term)
+        if asked_now is not None and not _HOLDS[asked_now](now, terms.values(term)):
+            return term
+    return None
+
+
+# Many rules ----------------------------------------------------------------------------------------------------
+
+_Bucket: TypeAlias = tuple[str, str, str]  # kind, board, label
+
+
+class RuleIndex:
+    """The enabled versions of one tenant's rules, laid out so that an event meets those alone that it could match.
+
+    A version stands in one bucket for each (kind, board, label) without which it cannot match; where it asks no board or
+    no label, under any. The versions of one rule may all stand in it: each judges the seqs that it spans.
+    """
+
+    __slots__ = ("_buckets", "_versions")
+
+    def __init__(self, versions: Iterable[RuleVersion]) -> None:
+        self._versions = sorted(
+            (version for version in versions if version.enabled), key=lambda one: (one.rule_id, one.version)
+        )
+        rarity = Counter(label for version in self._versions for label in version.terms.labels_all)
+        self._buckets: dict[_Bucket, list[int]] = {}
+        for n, version in enumerate(self._versions):
+            for bucket in _buckets(version.terms, rarity):
+                self._buckets.setdefault(bucket, []).append(n)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def candidates(self, facts: Facts) -> list[RuleVersion]:
+        """Return the versions that could match, ordered by rule: a superset of those that do."""
+        boards = (_ANY,) if facts.board is None else (_ANY, facts.board)
+        labels = (_ANY, *(facts.labels | facts.added))
+        found: set[int] = set()
+        for bucket in product((facts.kind,), boards, labels):
+            found.update(self._buckets.get(bucket, ()))
+        return [self._versions[n] for n in sorted(found) if self._versions[n].spans(facts.seq)]
+
+    def judged(self, facts: Facts) -> Iterator[tuple[RuleVersion, Failed | None]]:
+        """Yield each candidate in force with the first term that fails, None for those that match."""
+        for version in self.candidates(facts):
+            yield version, first_failed(facts, version)
+
+
+def _buckets(terms: Terms, rarity: Mapping[str, int]) -> Iterator[_Bucket]:
+    if terms.labels_all:
+        # one of them is enough to find it by: the one that the fewest rules ask for
+        labels = frozenset({min(terms.labels_all, key=lambda label: (rarity[label], label))})
+    else:
+        labels = terms.labels_added or terms.labels_any or frozenset({_ANY})
+    kinds, boards = terms.firing_kinds, terms.boards or frozenset({_ANY})
+    if len(kinds) * len(boards) * len(labels) > _BUCKETS_MAX:
+        boards = frozenset({_ANY})
+    return product(kinds, boards, labels)

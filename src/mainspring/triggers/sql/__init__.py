@@ -1,0 +1,1 @@
+"""The triggers room's named statements."""

@@ -1,0 +1,25 @@
+-- name: versions_for
+-- The enabled versions that judge anything from `low` on, for each tenant whose rules are not in memory already: `known` is
+-- the rules_seq that memory was read at, or null. One row without a version says that it still holds, or that there is none.
+-- Asked after the events were read, and in one statement: a rule's event at or below any of them has its version here.
+select a.tenant_id, h.rules_seq, v.rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
+from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as a (tenant_id, low, known)
+join mainspring.log_heads h on h.tenant_id = a.tenant_id
+left join (
+    mainspring.rule_versions v
+    join mainspring.rules r on r.tenant_id = v.tenant_id and r.id = v.rule_id
+) on v.tenant_id = a.tenant_id and v.enabled and h.rules_seq is distinct from a.known
+     and (v.until_seq is null or v.until_seq >= a.low);
+
+-- name: versions_at
+-- For explain: each rule with the version that judges the event of this seq, enabled or not; without one, it is younger.
+-- Rules that were gone by then are left out.
+select r.id as rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
+from mainspring.rules r
+left join mainspring.rule_versions v
+    on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.from_seq < $2 and (v.until_seq is null or v.until_seq >= $2)
+where r.tenant_id = $1
+  and (v.rule_id is not null
+       or exists (select from mainspring.rule_versions w
+                  where w.tenant_id = r.tenant_id and w.rule_id = r.id and w.version = 1 and w.from_seq >= $2))
+order by r.id;
