@@ -7,6 +7,7 @@ its own, copied from a template that was migrated once, and dropped afterwards.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import secrets
@@ -16,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import asyncpg
 import pytest
@@ -27,7 +28,9 @@ from mainspring.embedded import EmbeddedPostgres
 Mode = Literal["empty", "library", "server"]
 
 OWNER = "library_owner"  # what a library user is: an ordinary login that owns its database
-_PASSWORD = secrets.token_hex(12)
+# Logins belong to the whole server: processes that share one have to agree on the password.
+_SHARED_SERVER = os.environ.get("MAINSPRING_TEST_DATABASE_URL", "")
+_PASSWORD = hashlib.sha256(_SHARED_SERVER.encode()).hexdigest() if _SHARED_SERVER else secrets.token_hex(12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Databases:
 
     def __init__(self, admin: dict[str, Any], prefix: str) -> None:
         self.admin = admin
+        self.password = _PASSWORD  # of both logins
         self._prefix = prefix
         self._numbers = itertools.count(1)
         self._templates: dict[Mode, str] = {}
@@ -97,6 +101,9 @@ class Databases:
         conn = await asyncpg.connect(**self.admin)
         try:
             login = roles.LOGIN if mode == "server" else OWNER
+            await conn.execute(
+                "select pg_advisory_lock(7700)"
+            )  # two workers must not alter one login at once
             await roles.ensure_login(conn, login, _PASSWORD)
             await conn.execute(f'create database "{name}" template template0 owner "{self._owner(mode)}"')
             self._made.add(name)
@@ -141,28 +148,21 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def admin_dsn(request: pytest.FixtureRequest) -> dict[str, Any]:
     """asyncpg arguments of a superuser on this process's server."""
-    address = os.environ.get("MAINSPRING_TEST_DATABASE_URL")
-    if not address:
+    if not _SHARED_SERVER:
         server: EmbeddedPostgres = request.getfixturevalue("postgres")
         return dict(server.connect_arguments())
-    return _arguments(address)
+    return _arguments(_SHARED_SERVER)
 
 
 def _arguments(address: str) -> dict[str, Any]:
-    from asyncpg.connect_utils import _parse_connect_dsn_and_args  # the driver's own reading of an address
-
-    addresses, found = _parse_connect_dsn_and_args(
-        dsn=address, host=None, port=None, user=None, password=None, passfile=None, database=None, ssl=None,
-        service=None, servicefile=None, direct_tls=None, server_settings=None, target_session_attrs=None,
-        krbsrvname=None, gsslib=None,
-    )  # fmt: skip
-    host, port = addresses[0]
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query))
     return {
-        "host": host,
-        "port": port,
-        "user": found.user,
-        "password": found.password,
-        "database": found.database,
+        "host": query.get("host") or parts.hostname or "localhost",
+        "port": int(query.get("port") or parts.port or 5432),
+        "user": unquote(parts.username or "postgres"),
+        "password": unquote(parts.password or ""),
+        "database": unquote(parts.path.lstrip("/")) or "postgres",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import asyncpg
 import pytest
@@ -156,7 +157,7 @@ async def admin(fresh_database):
 @pytest.fixture
 async def login(admin, databases):
     """An ordinary login of this test alone."""
-    name = f"serving_{id(admin)}"
+    name = f"serving_{os.getpid()}_{id(admin)}"
     await roles.ensure_login(admin, name, "secret")
     yield name
     await admin.execute(f"drop owned by {name}")
@@ -224,7 +225,7 @@ async def test_a_superuser_does_not_serve(admin, admin_dsn):
 
 
 async def test_names_and_passwords_are_quoted(admin):
-    name, password = 'o"dd; name', "pass'word\\"
+    name, password = f'o"dd; name {os.getpid()}', "pass'word\\"
     try:
         await roles.ensure_login(admin, name, password)
         await roles.ensure_login(admin, name, password)

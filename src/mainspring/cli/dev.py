@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, emit
 
 if TYPE_CHECKING:
     from mainspring.embedded.state import Holder, StateFolder
@@ -57,6 +58,40 @@ def dev(
         _tell(f"{refused}\n")
         sys.stdout.write(refused.sql)
         return ExitCode.ERROR
+
+
+@app.command
+def crash(*, at: str, process: int = 1, json: Json = False) -> int:
+    """Kill a running server process at a point of your choice; the supervisor starts it again, and nothing is lost.
+
+    Parameters
+    ----------
+    at
+        The point, as drain.before_commit, optionally :N (the Nth time it is reached) and :kill, :stop or :raise.
+    process
+        Which server process, counted from 1.
+    """
+    from mainspring import faultpoints
+    from mainspring.cli.client import Client
+
+    try:
+        point, nth, action = faultpoints.parse(at)
+    except ValueError as error:
+        raise CliError(str(error), code=ExitCode.USAGE) from error
+    holder = _running(_state())
+    if not 1 <= process <= len(holder.urls):
+        raise CliError(f"there are {len(holder.urls)} server processes", code=ExitCode.USAGE)
+    url = holder.urls[process - 1]
+    spec = f"{point}:{nth}:{action}"
+    Client(url, holder.token).post("dev/faults", {"fault": spec})
+    emit(
+        {"url": url, "fault": spec},
+        json,
+        lambda _: (
+            f"armed: the server at {url} will {action} at {point}; watch the terminal of `mainspring dev`"
+        ),
+    )
+    return ExitCode.OK
 
 
 @app.command

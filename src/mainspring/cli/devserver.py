@@ -170,7 +170,7 @@ class _Dev:
     def _runner(self) -> Program:
         return Program(
             name="runner",
-            argv=(sys.executable, "-m", "mainspring", "runner", "start", "--builtin"),
+            argv=(sys.executable, "-m", "mainspring", "runner", "start", "--builtin", "--grace-seconds", "5"),
             env=_environment(MAINSPRING_URL=self.urls[0], MAINSPRING_TOKEN_FILE=str(self.state.runner_token)),
             essential=False,
         )

@@ -13,7 +13,7 @@ from typing import IO
 _KEEP_BYTES = 8 << 20
 _READ_BYTES = 256 << 10
 _LOUD = re.compile(
-    rb'"level":\s*"(?:warning|error|critical)"|\b(?:WARNING|ERROR|CRITICAL)\b|^Traceback |^\w*(?:Error|Exception): '
+    rb"\blevel\W{1,4}(?:warning|error|critical)\b|\b(?:WARNING|ERROR|CRITICAL)\b|^Traceback |^\w*(?:Error|Exception): "
 )
 _SHOWN_CHARACTERS = 300
 
