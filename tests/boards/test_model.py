@@ -202,8 +202,8 @@ class Run:
     state: str
     card_state_version: int | None = 1
     newest_of_card: bool = True
-    id: UUID = UUID(int=30)
-    card_id: UUID | None = UUID(int=20)
+    id: UUID = ECHO.id
+    card_id: UUID | None = BOARD.id
     agent_handle: str = "echo"
     cause: Cause = NO_CAUSE
 

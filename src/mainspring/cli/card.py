@@ -1,0 +1,224 @@
+"""`mainspring card`: cards, by id or key (OPS-12)."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.client import Client, segment
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, body_text, emit, emit_rows, say
+
+app = App(name="card", help="Cards: create, move, edit, assign, label.")
+
+_Labels = Annotated[list[str] | None, Parameter(name="--label", negative="", help="Repeat for more.")]
+_Fields = Annotated[
+    list[str] | None,
+    Parameter(name="--field", negative="", help="Repeat: NAME=VALUE; a value that reads as JSON is JSON."),
+]
+_Text = Annotated[str, Parameter(allow_leading_hyphen=True)]  # "-" is stdin, and a text may begin with one
+_MaybeText = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+_Flag = Parameter(negative="")
+_IfVersion = Annotated[
+    int | None, Parameter(name="--if-version", help="Only if the card is still at this version.")
+]
+
+_COLUMNS = ("key", "state", "title", "labels", "agent", "assignee", "version")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    board: str | None = None,
+    state: str | None = None,
+    label: _Labels = None,
+    assignee: str | None = None,
+    agent: str | None = None,
+    limit: int | None = None,
+    json: Json = False,
+) -> int:
+    """List cards, oldest first; every filter that is given must hold."""
+    rows = Client.here().pages(
+        "cards", limit=limit, board=board, state=state, label=label, assignee=assignee, agent=agent
+    )
+    emit_rows(rows, _COLUMNS, json)
+    return ExitCode.OK
+
+
+@app.command
+def create(
+    board: str,
+    title: str,
+    *,
+    body: _Text = "",
+    state: str | None = None,
+    label: _Labels = None,
+    agent: str | None = None,
+    assignee: str | None = None,
+    priority: int = 0,
+    field: _Fields = None,
+    json: Json = False,
+) -> int:
+    """Make a card on a board, say: card create OPS "Mend the pump" --label urgent.
+
+    Parameters
+    ----------
+    body
+        Its text; - reads stdin.
+    state
+        Where it starts; the board's first state by default.
+    agent
+        The agent that it is pinned to: in an eligible state it is launched.
+    """
+    given = {
+        "board": board,
+        "title": title,
+        "body": body_text(body),
+        "state": state,
+        "labels": label or [],
+        "agent": agent,
+        "assignee": assignee,
+        "priority": priority,
+        "fields": _fields(field or ()),
+    }
+    emit(Client.here().post("cards", given), json, _line)
+    return ExitCode.OK
+
+
+@app.command
+def show(card: str, *, json: Json = False) -> int:
+    """Show a card."""
+    emit(Client.here().get(_path(card)), json)
+    return ExitCode.OK
+
+
+@app.command
+def move(card: str, state: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
+    """Move a card to another state of its board."""
+    return _change(card, "move", {"state": state}, if_version, as_json=json)
+
+
+@app.command
+def edit(
+    card: str,
+    *,
+    title: _MaybeText = None,
+    body: _MaybeText = None,
+    priority: int | None = None,
+    field: _Fields = None,
+    drop_field: Annotated[list[str] | None, Parameter(name="--drop-field", negative="")] = None,
+    if_version: _IfVersion = None,
+    json: Json = False,
+) -> int:
+    """Change a card's title, body, priority or fields; what is left out stays.
+
+    Parameters
+    ----------
+    body
+        Its text; - reads stdin.
+    drop_field
+        Take a field away. Repeat for more.
+    """
+    fields = _fields(field or ()) | dict.fromkeys(drop_field or ())
+    given = {
+        "title": title,
+        "body": None if body is None else body_text(body),
+        "priority": priority,
+        "fields": fields or None,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise CliError("say what to change: --title, --body, --priority, --field", code=ExitCode.USAGE)
+    emit(Client.here().patch(_path(card), changes, version=if_version), json, _line)
+    return ExitCode.OK
+
+
+@app.command
+def assign(
+    card: str,
+    *,
+    to: str | None = None,
+    agent: str | None = None,
+    unassign: Annotated[bool, _Flag] = False,
+    unpin: Annotated[bool, _Flag] = False,
+    if_version: _IfVersion = None,
+    json: Json = False,
+) -> int:
+    """Say who has a card: a person, an agent that it is pinned to, or both.
+
+    Parameters
+    ----------
+    to
+        The assignee's handle.
+    agent
+        The agent's handle: in an eligible state the card is launched.
+    """
+    if (to and unassign) or (agent and unpin):
+        raise CliError("--to goes without --unassign, and --agent without --unpin", code=ExitCode.USAGE)
+    body: dict[str, Any] = {}
+    if to or unassign:
+        body["assignee"] = to
+    if agent or unpin:
+        body["agent"] = agent
+    if not body:
+        raise CliError("say whom: --to, --agent, --unassign, --unpin", code=ExitCode.USAGE)
+    return _change(card, "assign", body, if_version, as_json=json)
+
+
+@app.command
+def label(
+    card: str,
+    *add: str,
+    remove: Annotated[list[str] | None, Parameter(negative="", help="Repeat for more.")] = None,
+    if_version: _IfVersion = None,
+    json: Json = False,
+) -> int:
+    """Put labels on a card and take labels off, say: card label OPS-12 urgent --remove later."""
+    if not add and not remove:
+        raise CliError("say which labels to add, or --remove", code=ExitCode.USAGE)
+    return _change(card, "labels", {"add": list(add), "remove": remove or []}, if_version, as_json=json)
+
+
+@app.command
+def delete(card: str, *, if_version: _IfVersion = None) -> int:
+    """Delete a card; its events and runs stay."""
+    Client.here().delete(_path(card), version=if_version)
+    say(f"{card} is deleted")
+    return ExitCode.OK
+
+
+def _path(card: str) -> str:
+    return f"cards/{segment(card)}"
+
+
+def _change(card: str, verb: str, body: dict[str, Any], version: int | None, *, as_json: bool) -> int:
+    body = body if version is None else body | {"expected_version": version}
+    emit(Client.here().post(f"{_path(card)}/{verb}", body), as_json, _line)
+    return ExitCode.OK
+
+
+def _fields(given: Iterable[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CliError(f"--field {text}: must be NAME=VALUE", code=ExitCode.USAGE)
+        try:
+            fields[name] = jsonlib.loads(value)
+        except ValueError:
+            fields[name] = value
+    return fields
+
+
+def _line(card: dict[str, Any]) -> str:
+    who = "".join(
+        [
+            f"  → {card['agent']}" if card["agent"] else "",
+            f"  @{card['assignee']}" if card["assignee"] else "",
+        ]
+    )
+    labels = "".join(f" #{one}" for one in card["labels"])
+    return f"{card['key']}  [{card['state']}]  {card['title']}{labels}{who}  (version {card['version']})"
