@@ -197,9 +197,14 @@ def test_only_a_success_at_the_first_attempt_leaves_no_attempt_row(of: dict[str,
     assert moved(Done(), **of).plain is plain
 
 
-@pytest.mark.parametrize("outcome", [Dropped("spent"), Retry("x"), Deferred(1), Failed("x"), Unknown("x")])
+@pytest.mark.parametrize("outcome", [Dropped("spent"), Retry("x"), Failed("x"), Unknown("x")])
 def test_every_other_outcome_leaves_an_attempt_row(outcome: Outcome):
     assert not moved(outcome).plain
+
+
+def test_what_was_not_tried_leaves_no_attempt_row():
+    """A launch that waits an hour behind another looks again hundreds of times."""
+    assert moved(Deferred(1)).plain
 
 
 def test_dropped_says_why():

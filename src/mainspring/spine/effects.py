@@ -262,6 +262,15 @@ def clean(text: str) -> str:
     )
 
 
+def checked(outcome: object) -> Outcome:
+    """Return what an executor answered; raise Misuse when that is none of the outcomes. None does not mean Done."""
+    if isinstance(outcome, Done | Dropped | Retry | Deferred | Failed | Unknown):
+        return outcome
+    raise Misuse(
+        f"an executor answers Done, Dropped, Retry, Deferred, Failed or Unknown, not {outcome!r:.200}"
+    )
+
+
 def outcome_of(error: Exception) -> Outcome:
     """Classify what an executor raised: by the error tree; anything foreign may pass, so it is tried again."""
     text = f"{type(error).__name__}: {error}"
@@ -317,7 +326,7 @@ class Settlement:
     error: str | None = None
     delay_seconds: float = 0.0
     deferred: bool = False
-    plain: bool = False  # the first attempt simply succeeded: no attempt row is written
+    plain: bool = False  # no attempt row is written: the first one simply succeeded, or none was made
 
     @property
     def state(self) -> EffectState:
@@ -355,7 +364,9 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
         case Deferred(after_seconds, reason):
             if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
                 return settle(Move.BURY, "target_down", reason or "deferred for too long")
-            return settle(Move.WAIT, "deferred", reason or None, delay_seconds=after_seconds, deferred=True)
+            return settle(
+                Move.WAIT, "deferred", reason or None, delay_seconds=after_seconds, deferred=True, plain=True
+            )
         case _:
             assert_never(outcome)
 

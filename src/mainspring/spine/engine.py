@@ -113,12 +113,18 @@ class Spine(Generic[H]):
         self.janitor: Janitor[H] = Janitor(store, done_days=self.settings.done_days)
         self._drain_loop = Service("drain", self._drain_round, every_seconds=None)
         self._worker_loop = Service("worker", self._worker_round, every_seconds=None)
+        self._alone_loop = Service("alone", self._alone_round, every_seconds=None)
         self.recovery: Recovery[H] = Recovery(
-            store, self.worker, self._drain_loop.poke, self._worker_loop.poke
+            store,
+            self.worker,
+            poke_drain=self._drain_loop.poke,
+            poke_worker=self._worker_loop.poke,
+            poke_alone=self._alone_loop.poke,
         )
         self._loops = [
             self._drain_loop,
             self._worker_loop,
+            self._alone_loop,
             Service("tick", self.recovery.run_once, every_seconds=self.settings.tick_seconds),
             Service("janitor", self.janitor.run_once, every_seconds=self.settings.due_sweep_seconds),
         ]
@@ -131,7 +137,7 @@ class Spine(Generic[H]):
         """Declare, as a pure function of the event, what events of these kinds owe."""
 
         def declare(judge: Judge) -> Judge:
-            own_name: str = name or getattr(judge, "__name__", "obligation")
+            own_name = name or str(getattr(judge, "__name__", "obligation"))
             self.register_obligation(_PureObligation(own_name, frozenset(kinds) or None, judge))
             return judge
 
@@ -282,6 +288,10 @@ class Spine(Generic[H]):
 
     async def _worker_round(self) -> bool:
         return await self.worker.take() > 0
+
+    async def _alone_round(self) -> bool:
+        await self.worker.run_alone()
+        return False
 
     def _slot_freed(self) -> None:
         self._worker_loop.poke()

@@ -19,21 +19,24 @@ class Recovery(Generic[H]):
         self,
         store: Store[H],
         worker: Worker[H],
+        *,
         poke_drain: Callable[[], None],
         poke_worker: Callable[[], None],
+        poke_alone: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._poke_drain = poke_drain
         self._poke_worker = poke_worker
+        self._poke_alone = poke_alone
 
     async def run_once(self) -> bool:
-        """Ask once; run alone, here, what has ended its workers before."""
+        """Ask once."""
         due = await self._store.due(list(self._worker.lease_seconds))
         if due.lagging:
             self._poke_drain()
         if due.effects:
             self._poke_worker()
         if due.alone:
-            await self._worker.run_alone()
+            self._poke_alone()
         return False

@@ -26,6 +26,7 @@ from mainspring.spine.effects import (
     Settlement,
     Unknown,
     bury_crashed,
+    checked,
     outcome_of,
     resolve,
 )
@@ -38,6 +39,8 @@ from mainspring.spine.transaction import Transaction
 log = logging.getLogger("mainspring.spine")
 
 _TRANSIENT_TRIES = 3
+_FIRST_PATIENCE_SECONDS = 5.0
+_LONGEST_PATIENCE_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class Worker(Generic[H]):
 
     Args:
         transactions_max: how many transactional executors run at once; each needs a connection.
-        freed: called when a slot is free again after none was.
+        freed: called when it can claim again after it could not.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Worker(Generic[H]):
         self._after: UUID | None = None
         self._closing = False
         self._saturated = False
+        self._quiet = False
+        self._patience_seconds = _FIRST_PATIENCE_SECONDS
 
     @property
     def in_hand(self) -> int:
@@ -104,7 +109,7 @@ class Worker(Generic[H]):
         """Claim into the free slots and start executing; return how many were claimed."""
         free = self._slots - len(self._in_hand)
         self._saturated = free <= 0
-        if self._saturated or not self._executors or self._closing:
+        if self._saturated or not self._executors or self._closing or self._quiet:
             return 0
         return self._begin(await self._store.claim(self._request(limit=free)))
 
@@ -115,11 +120,23 @@ class Worker(Generic[H]):
         return taken
 
     async def run_alone(self) -> int:
-        """Wait until nothing is in hand, then run one effect that has ended its workers, with nothing beside it."""
-        await self._empty.wait()
-        taken = self._begin(await self._store.claim(self._request(limit=1, alone=True)))
-        await self._empty.wait()
-        return taken
+        """Run one effect that has ended its workers, with nothing beside it.
+
+        Claims nothing else until what is in hand is done; when that takes too long it claims on, and waits longer next time.
+        """
+        self._quiet = True
+        try:
+            await asyncio.wait_for(self._empty.wait(), self._patience_seconds)
+            self._patience_seconds = _FIRST_PATIENCE_SECONDS
+            taken = self._begin(await self._store.claim(self._request(limit=1, alone=True)))
+            await self._empty.wait()
+            return taken
+        except TimeoutError:
+            self._patience_seconds = min(2 * self._patience_seconds, _LONGEST_PATIENCE_SECONDS)
+            return 0
+        finally:
+            self._quiet = False
+            self._freed()
 
     def _request(self, *, limit: int, alone: bool = False) -> ClaimRequest:
         return ClaimRequest(
@@ -185,7 +202,7 @@ class Worker(Generic[H]):
     async def _run_external(self, executor: External, effect: Effect) -> Outcome:
         try:
             async with asyncio.timeout(executor.kind.timeout_seconds):
-                return await executor.run(effect)
+                return checked(await executor.run(effect))
         except Exception as error:  # noqa: BLE001 - becomes the effect's outcome, which is counted
             return outcome_of(error)
 
@@ -210,12 +227,15 @@ class Worker(Generic[H]):
 
     async def _run_and_settle(self, executor: Transactional[H], effect: Effect) -> None:
         async with self._open(effect.tenant_id) as tx:
-            outcome = await executor.run(effect, tx)
+            outcome = checked(await executor.run(effect, tx))
             if not isinstance(outcome, Done | Dropped):
                 raise _Undo(outcome)
+            reach(FaultPoint.WORKER_AFTER_EXECUTE)
+            reach(FaultPoint.WORKER_BEFORE_SETTLE)
             settled = await self._store.settle(tx.handle, [self._resolve(executor, effect, outcome)])
             if settled.refused:
                 raise LeaseLost(f"{effect.kind} {effect.key} is another's now; what was done here is undone")
+        reach(FaultPoint.WORKER_AFTER_SETTLE)
 
     def _hand_back(self, executor: Executor[H], held: InHand) -> Settlement:
         """Shutting down: what cannot have happened waits for another worker, what may have is said to be unknown."""
