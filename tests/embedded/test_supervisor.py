@@ -95,6 +95,7 @@ def test_what_dies_is_started_again_counted_and_said(state):
     supervised = run(state)
     before = supervised.until("pids")
     os.kill(before["one"], signal.SIGKILL)
+    assert "one" not in supervised.until("pids")
     after = supervised.until("pids")
     assert after["one"] != before["one"]
     assert after["other"] == before["other"]
@@ -210,7 +211,7 @@ def test_a_stale_introduction_is_not_believed(state):
     held._lock.close()  # the kernel's part of kill -9
     assert StateFolder(state).holder() is None
     again = StateFolder(state)
-    again.hold()
+    assert again.hold() == Holder(pid=4711, url="http://127.0.0.1:7701"), "his children may still be ending"
     assert not (state / "dev.json").exists()
     again.release()
 

@@ -14,6 +14,7 @@ from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.output import Json, emit
 
 if TYPE_CHECKING:
+    from mainspring.config import Settings
     from mainspring.embedded.state import Holder, StateFolder
 
 app = App(name="dev", help="Run everything here, on an embedded PostgreSQL.")
@@ -48,9 +49,13 @@ def dev(
 
     if not 1 <= processes <= _MOST_PROCESSES:
         raise CliError(f"--processes must be 1 to {_MOST_PROCESSES}", code=ExitCode.USAGE)
-    _check_settings()
     options = devserver.Options(
-        state=_state_path(), ephemeral=ephemeral, port=port, database_url=database_url, processes=processes
+        state=_state_path(),
+        ephemeral=ephemeral,
+        port=port,
+        database_url=database_url,
+        processes=processes,
+        shutdown_grace_seconds=_settings().shutdown_grace_seconds,
     )
     try:
         return devserver.run(options, _tell)
@@ -141,12 +146,12 @@ def _confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _check_settings() -> None:
+def _settings() -> Settings:
     """Refuse a mistake once, here, and not in every child again and again."""
     from mainspring import config
 
     try:
-        config.load()
+        return config.load()
     except config.ConfigError as error:
         raise CliError(f"the settings cannot be used:\n{error}", code=ExitCode.USAGE) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mainspring.cli import bootstrapping, database
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports
+from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports, processes
 from mainspring.embedded.postgres import write_secret
 from mainspring.embedded.state import Holder, StateFolder
 from mainspring.embedded.supervisor import Program, Supervisor
@@ -29,6 +29,9 @@ _HOST = "127.0.0.1"
 # What the supervisor decides for its children, whatever the shell around it says; a fault is passed on once.
 _DECIDED = ("DATABASE_URL", "HOST", "PORT", "DEV_MODE", "FAULT", "URL", "TOKEN")
 _READY_SECONDS = 1.0
+_LEFTOVER_SECONDS = 5.0
+_RUNNER_GRACE_SECONDS = 5
+_MARGIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Options:
     port: int | None = None
     database_url: str | None = None
     processes: int = 1
+    shutdown_grace_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +61,13 @@ def run(options: Options, tell: Callable[[str], None]) -> int:
     path = Path(tempfile.mkdtemp(prefix="mainspring-")) if options.ephemeral else options.state
     state = StateFolder(path)
     try:
-        state.hold()
+        killed = state.hold()
     except HeldByAnother as held:
         raise CliError(str(held), code=ExitCode.CONFLICT) from held
     except PermissionError as refused:
         raise CliError(f"{state.path} belongs to another user: {refused}") from refused
+    if killed is not None:  # its servers were told by the kernel and are ending; they still hold their ports
+        processes.end_strangers(killed.processes or {}, word="mainspring", grace_seconds=_LEFTOVER_SECONDS)
     try:
         return _Dev(options, state, tell).run()
     finally:
@@ -165,14 +171,26 @@ class _Dev:
             ),
             only_first={"MAINSPRING_FAULT": fault} if fault else {},
             is_ready=lambda: _answers(port),
+            grace_seconds=self.options.shutdown_grace_seconds + _MARGIN_SECONDS,
         )
 
     def _runner(self) -> Program:
         return Program(
             name="runner",
-            argv=(sys.executable, "-m", "mainspring", "runner", "start", "--builtin", "--grace-seconds", "5"),
+            argv=(
+                sys.executable,
+                "-m",
+                "mainspring",
+                "runner",
+                "start",
+                "--builtin",
+                "--grace-seconds",
+                str(_RUNNER_GRACE_SECONDS),
+            ),
             env=_environment(MAINSPRING_URL=self.urls[0], MAINSPRING_TOKEN_FILE=str(self.state.runner_token)),
             essential=False,
+            grace_seconds=_RUNNER_GRACE_SECONDS + _MARGIN_SECONDS,
+            stage=1,
         )
 
     def _port(self) -> int:

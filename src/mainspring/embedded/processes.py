@@ -6,12 +6,14 @@ signals when we die. If we die here, between fork and exec, the child notices th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from mainspring.embedded.problems import EmbeddedError
 
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.02
 PLAIN_ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C",
@@ -160,3 +163,25 @@ def stop(child: subprocess.Popen[bytes], ladder: Sequence[tuple[signal.Signals, 
             child.wait(grace_seconds)
         except subprocess.TimeoutExpired:
             continue
+
+
+def end_strangers(pids: Mapping[str, int], *, word: str, grace_seconds: float) -> None:
+    """Wait for processes that are not our children, and kill those that outlast the grace.
+
+    Only those whose command line holds `word`: a process id may belong to somebody else by now.
+    """
+
+    def is_meant(pid: int) -> bool:
+        match inspect(pid):
+            case Alive(argv):
+                return word in argv
+            case _:
+                return False
+
+    until = time.monotonic() + grace_seconds
+    for pid in pids.values():
+        while is_meant(pid) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        if is_meant(pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)

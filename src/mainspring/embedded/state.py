@@ -75,8 +75,11 @@ class StateFolder:
         """The password of the server's own login."""
         return self.path / "secrets" / "login.password"
 
-    def hold(self) -> None:
-        """Take the folder, making it if need be. Raises HeldByAnother, saying by whom."""
+    def hold(self) -> Holder | None:
+        """Take the folder, making it if need be. Raises HeldByAnother, saying by whom.
+
+        Returns what a holder that was killed had said of itself: its children may still be about to end.
+        """
         make_state_folder(self.path)
         self.logs.mkdir(mode=0o700, exist_ok=True)
         handle = (self.path / "lock").open("a")
@@ -84,8 +87,9 @@ class StateFolder:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._lock = handle
+                killed = self._introduced()
                 self._introduction.unlink(missing_ok=True)
-                return
+                return killed
             time.sleep(_PAUSE_SECONDS)
         handle.close()
         raise HeldByAnother(f"{self.path} is held by {_described(self._introduced())}")

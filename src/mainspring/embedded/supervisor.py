@@ -42,6 +42,7 @@ class Program:
     is_ready: Callable[[], bool] | None = None  # None: ready as soon as it runs
     grace_seconds: float = 12.0
     essential: bool = True  # when it cannot start at all, neither can we
+    stage: int = 0  # the highest stage is stopped first, all of one stage together
 
 
 class CannotStart(EmbeddedError):
@@ -59,7 +60,7 @@ class Supervisor:
         tell: Callable[[str], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tell` gets lines for the terminal; `changed` is called after any process was replaced."""
+        """`tell` gets lines for the terminal; `changed` is called after any process died or was started again."""
         self._database = database
         self._changed = changed
         self._in_stop = False
@@ -127,19 +128,28 @@ class Supervisor:
         return running
 
     def stop(self) -> None:
-        """Stop all in the reverse order of their start, then the database. Idempotent."""
+        """Stop all, stage by stage from the highest, then the database. Idempotent."""
         self._stopping = self._in_stop = True
-        for child in reversed(self._children):
+        for stage in sorted({child.program.stage for child in self._children}, reverse=True):
+            self._stop_together([child for child in self._children if child.program.stage == stage])
+        if self._database is not None:
+            self._database.stop()
+
+    def _stop_together(self, children: list[_Child]) -> None:
+        asked_at = time.monotonic()
+        for child in children:
             child.ask_to_stop()
-            until = time.monotonic() + child.program.grace_seconds
-            while child.is_running() and not self._impatient and time.monotonic() < until:
+        for child in children:
+            while (
+                child.is_running()
+                and not self._impatient
+                and time.monotonic() < asked_at + child.program.grace_seconds
+            ):
                 self._pause()
             if child.is_running():
                 self._tell(f"{child.program.name}: did not stop in time, killed")
             child.finish()
             self._show(child)
-        if self._database is not None:
-            self._database.stop()
 
     # ------------------------------------------------------------------ one round
 
@@ -204,6 +214,7 @@ class Supervisor:
         child.restart_at = time.monotonic() + delay
         self.restarts += 1
         self._tell(f"{name}: {ended}, starting it again in {delay:.1f} s (restart {child.backoff.total})")
+        self._changed()
 
     def _show(self, child: _Child) -> None:
         for line in child.tail.essential_lines():
