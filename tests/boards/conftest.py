@@ -8,68 +8,16 @@ from uuid import UUID
 
 import pytest
 
-from mainspring.boards import effects
-from mainspring.boards.model import Board, BoardState, Card, NewCard
+from mainspring.agents.verbs import RunVerbs
+from mainspring.boards import effects, verbs
+from mainspring.boards.model import Board, BoardState, Card, NewCard, snapshot
 from mainspring.boards.service import BoardService
 from mainspring.db import Database, Scope, create_pool
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, ServerSpine, Tx
+from mainspring.rooms import Actor, ServerSpine
 from mainspring.spine.engine import Spine
-from mainspring.spine.events import NO_CAUSE, Cause, Event, NewEvent, Trust
+from mainspring.spine.events import NO_CAUSE, Cause, Event, NewEvent
 from mainspring.stores.postgres import PostgresStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A row of `runs`, as boards see it."""
-
-    id: UUID
-    state: str
-    card_id: UUID | None
-    card_state_version: int | None
-    newest_of_card: bool
-    agent_handle: str
-    cause: Cause
-
-
-class Runs:
-    """Boards' side of runs on the real table, so that this room is tested without the other."""
-
-    async def run_now(self, tx: Tx, run_id: UUID) -> Run | None:
-        row = await tx.handle.fetchrow(
-            """
-            select r.id, r.state, r.card_id, r.card_state_version, a.handle, r.via, r.depth, r.trust, r.event_seq,
-                   not exists (select from mainspring.runs n where n.tenant_id = r.tenant_id
-                               and n.card_id = r.card_id and n.id > r.id) as newest
-            from mainspring.runs r join mainspring.accounts a on a.tenant_id = r.tenant_id and a.id = r.agent_id
-            where r.tenant_id = $1 and r.id = $2
-            """,
-            tx.tenant,
-            run_id,
-        )
-        if row is None:
-            return None
-        cause = Cause(
-            seq=row["event_seq"], via=tuple(row["via"]), depth=row["depth"], trust=Trust(row["trust"])
-        )
-        return Run(
-            id=row["id"],
-            state=row["state"],
-            card_id=row["card_id"],
-            card_state_version=row["card_state_version"],
-            newest_of_card=row["newest"],
-            agent_handle=row["handle"],
-            cause=cause,
-        )
-
-    async def saw_card_state(self, tx: Tx, run_id: UUID, state_version: int) -> None:
-        await tx.handle.execute(
-            "update mainspring.runs set card_state_version = $3 where tenant_id = $1 and id = $2",
-            tx.tenant,
-            run_id,
-            state_version,
-        )
-
 
 STATES = (
     BoardState(name="inbox"),
@@ -88,7 +36,7 @@ class House:
     spine: ServerSpine
     db: Database
     boards: BoardService
-    runs: Runs
+    runs: RunVerbs
     tenant: UUID
     ana: Actor
     qa: Actor
@@ -151,8 +99,6 @@ class House:
 
     async def say(self, card: Card, run_id: UUID, kind: str, state: str, *, cause: Cause = NO_CAUSE) -> int:
         """Append the run's event, as the agents room does; return its seq."""
-        from mainspring.boards.model import snapshot
-
         async with self.spine.open(self.tenant) as tx:
             run = {"id": str(run_id), "agent_id": str(self.echo.account_id), "agent": "echo", "state": state}
             tx.append(
@@ -182,7 +128,7 @@ async def house(fresh_database) -> AsyncIterator[House]:
     try:
         spine = Spine(PostgresStore(pool, roles=True))
         db = spine.store.db
-        runs = Runs()
+        runs = RunVerbs(verbs)
         effects.register(spine, runs)
         boards = BoardService(spine, db, runs)
         tenant = new_id()
