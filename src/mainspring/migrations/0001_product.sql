@@ -85,7 +85,7 @@ create table mainspring.cards (
     -- I-17: nothing is dispatched that was not eligible
     constraint cards_dispatched check (dispatched_version is null or dispatched_version <= eligible_version)
 ) with (fillfactor = 80);
-create index cards_board on mainspring.cards (tenant_id, board_id, state) where deleted_at is null;
+create index cards_board on mainspring.cards (tenant_id, board_id, state, id) where deleted_at is null;
 create index cards_undispatched on mainspring.cards (tenant_id, id)
     where eligible_version is not null and deleted_at is null
       and (dispatched_version is null or dispatched_version < eligible_version);
@@ -136,6 +136,7 @@ create table mainspring.runs (
     id                 uuid not null,
     agent_id           uuid not null,
     card_id            uuid,
+    card_key           text,
     -- the launch that made it: values, not a foreign key, since finished effects are trimmed earlier
     effect_kind        text not null,
     effect_key         text not null,
@@ -162,6 +163,10 @@ create table mainspring.runs (
     outcome            text,
     error              text,
     log_bytes          bigint not null default 0,
+    log_lines          bigint not null default 0,
+    log_truncated      boolean not null default false,
+    -- lines taken from the present claim: a batch sent again is not written again
+    claim_lines        bigint not null default 0,
     created_at         timestamptz not null default clock_timestamp(),
     started_at         timestamptz,
     ended_at           timestamptz,
@@ -178,7 +183,10 @@ create table mainspring.runs (
 create index runs_queued on mainspring.runs (tenant_id, agent_id, not_before, id) where state = 'queued';
 create index runs_leased on mainspring.runs (lease_until) where state in ('claimed', 'running');
 create index runs_live on mainspring.runs (tenant_id, agent_id) where state in ('queued', 'claimed', 'running', 'needs_input');
-create index runs_card on mainspring.runs (tenant_id, card_id, id);
+create index runs_held on mainspring.runs (tenant_id, agent_id) where state in ('claimed', 'running');
+-- a slot of a runner holds one run at most: the lost answer to a claim is found again by it
+create unique index runs_slot on mainspring.runs (tenant_id, runner_id, incarnation, slot) where state in ('claimed', 'running');
+create index runs_card on mainspring.runs (tenant_id, card_id, created_at, id);
 create index runs_dead on mainspring.runs (tenant_id, ended_at, id) where state in ('failed', 'lost');
 
 -- every attempt of a run, and how it ended

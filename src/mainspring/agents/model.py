@@ -1,0 +1,388 @@
+"""Runs as values: their states, the one table of moves between them, and what a runner's word makes of a run.
+
+Pure: no await, no I/O, no clock, no randomness of its own. Takes a run as it was read under its lock; leaves what shall be
+written. An illegal move raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, assert_never
+from uuid import UUID
+
+from mainspring.spine.errors import Misuse
+from mainspring.spine.events import Cause, Trust, least_trusted
+from mainspring.spine.retry import Backoff
+
+if TYPE_CHECKING:
+    from mainspring.rooms import Tx
+
+TEXT_LENGTH_MAX: Final = (
+    16_384  # of a result, a reason or an error; more is cut, since a result is never refused
+)
+LEASE_LOST: Final = "lease lost"
+NO_HEARTBEAT: Final = "no heartbeat"
+_CUT: Final = "… (cut)"
+
+
+class RunState(StrEnum):
+    """Where a run stands. `failed` and `lost` are dead letters: they wait for an operator."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    NEEDS_INPUT = "needs_input"
+    DONE = "done"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    DISCARDED = "discarded"
+
+
+class RunMove(StrEnum):
+    """Everything that can happen to a run."""
+
+    CLAIM = "claim"
+    START = "start"
+    FINISH = "finish"
+    BLOCK = "block"
+    FAIL = "fail"
+    STOP = "stop"
+    ASK = "ask"
+    ANSWER = "answer"
+    REQUEUE = "requeue"
+    LOSE = "lose"
+    CANCEL = "cancel"
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+S, M = RunState, RunMove
+TRANSITIONS: Mapping[tuple[RunState, RunMove], RunState] = {
+    (S.QUEUED, M.CLAIM): S.CLAIMED,
+    (S.QUEUED, M.CANCEL): S.CANCELLED,
+    (S.QUEUED, M.LOSE): S.LOST,  # no runner came in time
+    (S.CLAIMED, M.START): S.RUNNING,  # the first heartbeat: from here on an attempt counts
+    (S.CLAIMED, M.REQUEUE): S.QUEUED,  # it never reached its runner: free of charge
+    (S.CLAIMED, M.CANCEL): S.CLAIMED,  # cancel_requested: the runner is told, and decides
+    (S.CLAIMED, M.STOP): S.CANCELLED,  # ... unless it is gone
+    (S.RUNNING, M.FINISH): S.DONE,
+    (S.RUNNING, M.BLOCK): S.BLOCKED,
+    (S.RUNNING, M.FAIL): S.FAILED,
+    (S.RUNNING, M.STOP): S.CANCELLED,
+    (S.RUNNING, M.ASK): S.NEEDS_INPUT,
+    (S.RUNNING, M.REQUEUE): S.QUEUED,
+    (S.RUNNING, M.LOSE): S.LOST,
+    (S.RUNNING, M.CANCEL): S.RUNNING,
+    (S.NEEDS_INPUT, M.ANSWER): S.QUEUED,
+    (S.NEEDS_INPUT, M.CANCEL): S.CANCELLED,
+    # the last claim's result, later than its lease: it stands until another claims
+    (S.QUEUED, M.FINISH): S.DONE,
+    (S.QUEUED, M.BLOCK): S.BLOCKED,
+    (S.QUEUED, M.FAIL): S.FAILED,
+    (S.QUEUED, M.STOP): S.CANCELLED,
+    (S.LOST, M.FINISH): S.DONE,
+    (S.LOST, M.BLOCK): S.BLOCKED,
+    (S.LOST, M.FAIL): S.FAILED,
+    (S.LOST, M.STOP): S.CANCELLED,
+    (S.FAILED, M.REPLAY): S.QUEUED,
+    (S.FAILED, M.DISCARD): S.DISCARDED,
+    (S.LOST, M.REPLAY): S.QUEUED,
+    (S.LOST, M.DISCARD): S.DISCARDED,
+}
+HELD: Final = frozenset({S.CLAIMED, S.RUNNING})
+LIVE: Final = HELD | {S.QUEUED, S.NEEDS_INPUT}
+DEAD: Final = frozenset({S.FAILED, S.LOST})
+FINAL: Final = frozenset({S.DONE, S.BLOCKED, S.CANCELLED, S.DISCARDED})
+EVENT_KINDS: Final[Mapping[RunState, str]] = {
+    S.QUEUED: "run.queued",
+    S.RUNNING: "run.started",
+    S.NEEDS_INPUT: "run.needs_input",
+    S.DONE: "run.done",
+    S.BLOCKED: "run.blocked",
+    S.FAILED: "run.failed",
+    S.CANCELLED: "run.cancelled",
+    S.LOST: "run.lost",
+    S.DISCARDED: "run.discarded",
+}
+del S, M
+
+
+def step(state: RunState, move: RunMove) -> RunState:
+    """Return the state after a move; raise Misuse, changing nothing, when the table does not have it."""
+    try:
+        return TRANSITIONS[state, move]
+    except KeyError:
+        raise Misuse(f"a run that is {state} cannot {move}") from None
+
+
+def can(state: RunState, move: RunMove) -> bool:
+    """Tell whether the table has a move."""
+    return (state, move) in TRANSITIONS
+
+
+# Values -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """What a run's claims and attempts cost: the settings that decide it."""
+
+    lease_seconds: float = 60.0
+    attempts_max: int = 3
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=5.0, factor=3.0, cap_seconds=600.0))
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """How often a runner says that it lives."""
+        return self.lease_seconds / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """An agent: at most `slots` of its runs are held by runners at once, and none new while it is paused."""
+
+    id: UUID
+    handle: str
+    name: str
+    slots: int
+    paused: bool
+    version: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run about to be queued, and the launch that it is for. `trigger` says to people and runners why it runs."""
+
+    agent_id: UUID
+    card_id: UUID | None
+    effect_kind: str
+    effect_key: str
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    card_state_version: int | None
+    prompt: str
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    via: tuple[UUID, ...] = ()
+    depth: int = 0
+    trust: Trust = Trust.MEMBER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as it is. `claim_id` is its last claim, which may be over."""
+
+    id: UUID
+    agent_id: UUID
+    agent_handle: str
+    card_id: UUID | None
+    card_key: str | None
+    effect_kind: str
+    effect_key: str
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    card_state_version: int | None
+    state: RunState
+    attempts: int
+    claim_id: UUID | None
+    runner: str | None
+    slot: int | None
+    lease_until: datetime | None
+    not_before: datetime
+    cancel_requested: bool
+    prompt: str
+    trigger: Mapping[str, Any]
+    via: tuple[UUID, ...]
+    depth: int
+    trust: Trust
+    outcome: str | None
+    error: str | None
+    log_bytes: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def cause(self) -> Cause:
+        """What the run's events descend from, and whatever its agent does."""
+        return Cause(seq=self.event_seq, via=self.via, depth=self.depth, trust=self.trust)
+
+    @property
+    def agents_cause(self) -> Cause:
+        """The cause that its agent acts with: trusted no further than an agent is."""
+        return Cause(
+            seq=self.event_seq,
+            via=self.via,
+            depth=self.depth,
+            trust=least_trusted(self.trust, Trust.AGENT),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNow:
+    """A run's state now, as the reflection of it on its card needs it."""
+
+    id: UUID
+    state: RunState
+    card_id: UUID | None
+    card_state_version: int | None
+    newest_of_card: bool
+    agent_handle: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAttempt:
+    """One attempt of a run: who made it, and how it ended."""
+
+    n: int
+    claim_id: UUID
+    runner: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    error: str | None
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """Return the run as its events carry it."""
+    return {
+        "id": str(run.id),
+        "agent_id": str(run.agent_id),
+        "agent": run.agent_handle,
+        "card_id": str(run.card_id) if run.card_id else None,
+        "state": str(run.state),
+        "attempts": run.attempts,
+        "outcome": run.outcome,
+        "error": run.error,
+        "rule_id": str(run.rule_id) if run.rule_id else None,
+        "rule_version": run.rule_version,
+        "event_seq": run.event_seq,
+    }
+
+
+class Cards(Protocol):
+    """What this room asks of boards: a card as it is now, as events carry it; None when it is gone."""
+
+    async def card_snapshot(self, tx: Tx, card_id: UUID) -> dict[str, Any] | None: ...
+
+
+# What a runner's word makes of a run --------------------------------------------------------------------------
+
+Outcome: TypeAlias = Literal["done", "failed", "retry", "blocked", "cancelled"]
+OUTCOMES: Final = frozenset({"done", "failed", "retry", "blocked", "cancelled"})
+_MOVES: Final[Mapping[Outcome, RunMove]] = {
+    "done": RunMove.FINISH,
+    "failed": RunMove.FAIL,
+    "blocked": RunMove.BLOCK,
+    "cancelled": RunMove.STOP,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a runner says that a claim ended. `text` is its result or reason, `error` what went wrong."""
+
+    outcome: Outcome
+    text: str | None = None
+    error: str | None = None
+    after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What becomes of a run: the state it goes to, what is kept of why, and when it may be claimed again."""
+
+    state: RunState
+    outcome: str | None = None
+    error: str | None = None
+    delay_seconds: float = 0.0
+    note: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The run stays as it is: only the attempt's record is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """The claim is not the run's last any more, or the run was ended by somebody else: nothing is written."""
+
+    reason: str
+
+
+def conclude(
+    run: Run, claim_id: UUID, completion: Completion, policy: RunPolicy, *, random: float
+) -> Conclusion | Unchanged | ClaimLost:
+    """Decide what a claim's completion makes of its run; `run.attempts` counts this attempt already.
+
+    The last claim may complete after its lease, and after the run was queued again or given up for lost, until another
+    claims: a finished result is never thrown away for a cut link.
+    """
+    if run.claim_id != claim_id:
+        return ClaimLost("another claim holds this run, or it has been queued anew")
+    match run.state:
+        case RunState.RUNNING:
+            return _settle(run, completion, policy, random)
+        case RunState.QUEUED | RunState.LOST if completion.outcome == "retry":
+            return Unchanged()
+        case RunState.QUEUED | RunState.LOST:
+            state = step(run.state, _MOVES[completion.outcome])
+            return Conclusion(
+                state=state, outcome=completion.text, error=completion.error, note={"late": True}
+            )
+        case RunState.CLAIMED:
+            raise Misuse("a completion counts as a first heartbeat: start the run before concluding it")
+        case RunState.NEEDS_INPUT | RunState.DONE | RunState.BLOCKED | RunState.FAILED:
+            return ClaimLost(f"the run is {run.state}")
+        case RunState.CANCELLED | RunState.DISCARDED:
+            return ClaimLost(f"the run was {run.state} meanwhile")
+        case _:
+            assert_never(run.state)
+
+
+def _settle(run: Run, completion: Completion, policy: RunPolicy, random: float) -> Conclusion:
+    if completion.outcome == "retry":
+        return _try_again(run, completion.error, policy, completion.after_seconds, random)
+    state = step(run.state, _MOVES[completion.outcome])
+    return Conclusion(state=state, outcome=completion.text, error=completion.error)
+
+
+def _try_again(
+    run: Run, error: str | None, policy: RunPolicy, after_seconds: float | None, random: float
+) -> Conclusion:
+    if run.cancel_requested:
+        return Conclusion(state=step(run.state, RunMove.STOP), error=error)
+    if run.attempts >= policy.attempts_max:
+        return Conclusion(state=step(run.state, RunMove.LOSE), outcome="attempts spent", error=error)
+    delay = policy.backoff.delay_seconds(max(run.attempts - 1, 0), random=random)
+    if after_seconds is not None:
+        delay = after_seconds
+    state = step(run.state, RunMove.REQUEUE)
+    return Conclusion(state=state, error=error, delay_seconds=delay, note={"retry": error or ""})
+
+
+def after_silence(run: Run, policy: RunPolicy) -> Conclusion:
+    """Decide what becomes of a held run whose lease has run out."""
+    reason = LEASE_LOST if run.state is RunState.RUNNING else NO_HEARTBEAT
+    if run.cancel_requested:
+        return Conclusion(state=step(run.state, RunMove.STOP), outcome=f"cancelled; {reason}")
+    if run.state is RunState.RUNNING and run.attempts >= policy.attempts_max:
+        return Conclusion(state=step(run.state, RunMove.LOSE), outcome="attempts spent", error=reason)
+    return Conclusion(state=step(run.state, RunMove.REQUEUE), error=reason, note={"reason": reason})
+
+
+def clean(text: str | None, *, length_max: int = TEXT_LENGTH_MAX) -> str | None:
+    """Return a program's text as the database can keep it: NUL and broken UTF-16 replaced, and cut at `length_max`."""
+    if text is None:
+        return None
+    kept = text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return kept if len(kept) <= length_max else kept[: length_max - len(_CUT)] + _CUT

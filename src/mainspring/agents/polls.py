@@ -1,0 +1,108 @@
+"""Long polls of runners: who waits in this process, and who is woken when there is something to claim.
+
+Takes pokes (a commit that touched a run) and the floor tick; asks one question for all that wait, and wakes as many as there
+are runs to claim. Nothing is owed by what stands here: if this process dies, its runners ask another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mainspring.agents.model import RunPolicy
+from mainspring.agents.rows import SQL
+from mainspring.db import Database
+
+_CLAIMABLE = SQL["claimable"]
+_SEEN_RUNNERS = SQL["seen_runners"]
+
+
+@dataclass(eq=False, slots=True)
+class Poll:
+    """One runner that waits. Its agents are known once it has looked for the first time."""
+
+    tenant_id: UUID
+    agents: tuple[UUID, ...] = ()
+    runner_id: UUID | None = None
+    asleep: bool = False
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wake(self) -> None:
+        """Make it look again."""
+        self._woken.set()
+
+    def rest(self) -> None:
+        """Forget earlier wakes: it is about to look."""
+        self._woken.clear()
+
+    async def woken(self, timeout_seconds: float) -> bool:
+        """Wait until it is woken; False when nobody did so in time."""
+        self.asleep = True
+        try:
+            await asyncio.wait_for(self._woken.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        finally:
+            self.asleep = False
+        return True
+
+
+class Polls:
+    """All the polls of this process, the oldest first."""
+
+    def __init__(self, db: Database, policy: RunPolicy) -> None:
+        self._db = db
+        self._policy = policy
+        self._waiting: dict[Poll, None] = {}
+        self._heard: set[tuple[UUID, UUID]] = set()
+
+    @contextmanager
+    def waiting(self, tenant: UUID) -> Iterator[Poll]:
+        """Wait here for the length of the block."""
+        poll = Poll(tenant)
+        self._waiting[poll] = None
+        try:
+            yield poll
+        finally:
+            del self._waiting[poll]
+
+    @property
+    def asleep(self) -> int:
+        """How many polls have looked, found nothing, and wait."""
+        return sum(poll.asleep for poll in self._waiting)
+
+    def heard_of(self, tenant: UUID, runner_id: UUID) -> None:
+        """Note that a runner lives; the next tick writes it down for all at once."""
+        self._heard.add((tenant, runner_id))
+
+    async def run_once(self) -> bool:
+        """Ask once for all polls what could be claimed; wake the oldest for it, and note which runners live."""
+        polls = list(self._waiting)
+        heard, self._heard = self._heard, set()
+        heard |= {(poll.tenant_id, poll.runner_id) for poll in polls if poll.runner_id is not None}
+        asked = sorted({(poll.tenant_id, agent) for poll in polls for agent in poll.agents})
+        if not heard and not asked:
+            return False
+        async with self._db.system("run polls") as scope:
+            found = (
+                await scope.fetch(_CLAIMABLE, [t for t, _ in asked], [a for _, a in asked]) if asked else []
+            )
+            if heard:
+                live = sorted(heard)
+                spare = self._policy.lease_seconds / 6
+                await scope.execute(_SEEN_RUNNERS, [t for t, _ in live], [r for _, r in live], spare)
+        _wake(polls, {(row["tenant_id"], row["agent_id"]): row["n"] for row in found})
+        return False
+
+
+def _wake(polls: list[Poll], claimable: dict[tuple[UUID, UUID], int]) -> None:
+    """Wake one poll for each run, the oldest poll first: the rest sleeps on."""
+    for poll in polls:
+        for agent in poll.agents:
+            if claimable.get((poll.tenant_id, agent), 0) > 0:
+                claimable[poll.tenant_id, agent] -= 1
+                poll.wake()
+                break

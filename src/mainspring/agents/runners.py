@@ -1,0 +1,389 @@
+"""The runner protocol: claim, heartbeat, log, complete. Takes queued runs; leaves each with one runner, and its result recorded.
+
+A claim appends nothing and may be answered again: the slot that holds a run gets the same one. An attempt counts from the
+first heartbeat. Every later word is fenced by the claim; if we die anywhere here, the runner says it again, or its lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from mainspring.agents.model import (
+    OUTCOMES,
+    Cards,
+    ClaimLost,
+    Completion,
+    Conclusion,
+    Run,
+    RunPolicy,
+    RunState,
+    Unchanged,
+    clean,
+    conclude,
+)
+from mainspring.agents.polls import Poll, Polls
+from mainspring.agents.rows import SQL
+from mainspring.agents.tokens import NewToken, mint
+from mainspring.agents.verbs import RunVerbs, lock_run, read_runs
+from mainspring.agents.views import RunnerView, Work
+from mainspring.db import Database
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, Conflict, Forbidden, NotFound, ServerSpine, Tx
+
+_AGENTS_OF_TOKEN = SQL["agents_of_token"]
+_MEET_RUNNER = SQL["meet_runner"]
+_HELD_RUN = SQL["held_run"]
+_LOCK_DUE_AGENTS = SQL["lock_due_agents"]
+_CLAIM_RUN = SQL["claim_run"]
+_DROP_RUN_TOKENS = SQL["drop_run_tokens"]
+_RENEW_RUN = SQL["renew_run"]
+_START_RUN = SQL["start_run"]
+_OPEN_ATTEMPT = SQL["open_attempt"]
+_CLOSE_ATTEMPT = SQL["close_attempt"]
+_ATTEMPT_OF_CLAIM = SQL["attempt_of_claim"]
+_APPEND_LOG = SQL["append_log"]
+_RUNNERS = SQL["runners"]
+_DRAIN_RUNNER = SQL["drain_runner"]
+
+LOG_BYTES_MAX: Final = 1_048_576
+LOG_LINES_MAX: Final = 1_000
+LOG_LINE_LENGTH_MAX: Final = 16_384
+LOG_CUT: Final = "[log truncated: a run keeps 1 MiB]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """A runner asks for work for one of its free slots.
+
+    Args:
+        token_id: the runner's token, which names the agents that it may run; looked at again each time we look for work.
+        runner: its name; `incarnation` is new at every start of its process.
+        agents: handles it has room for now; empty for all that the token names.
+        slots: numbers of its free slots.
+        capacity: how many slots it has in all, if it says.
+    """
+
+    tenant_id: UUID
+    token_id: UUID
+    runner: str
+    incarnation: UUID
+    agents: frozenset[str]
+    slots: tuple[int, ...]
+    capacity: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """The answer to a claim: work, or none within the wait; `drain` tells the runner to finish what it holds and go."""
+
+    work: Work | None = None
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The answer to a heartbeat."""
+
+    cancel: bool
+    drain: bool
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The answer to a completion. `recorded`: this claim had completed before, with `outcome`; nothing was written."""
+
+    run_id: UUID
+    state: RunState
+    outcome: str
+    recorded: bool
+
+
+class RunnerService:
+    """What runners say and are told, and what people see of them."""
+
+    def __init__(
+        self,
+        spine: ServerSpine,
+        db: Database,
+        verbs: RunVerbs,
+        cards: Cards,
+        polls: Polls,
+        policy: RunPolicy,
+        *,
+        random_unit: Callable[[], float] = random.random,
+    ) -> None:
+        self._spine = spine
+        self._db = db
+        self._verbs = verbs
+        self._cards = cards
+        self._polls = polls
+        self._random = random_unit
+        self.policy = policy
+
+    # claim ----------------------------------------------------------------------------------------------------
+
+    async def claim(self, request: ClaimRequest, *, wait_seconds: float = 0.0) -> Claimed:
+        """Return work for one of the slots, as soon as there is some within the wait.
+
+        Raises Forbidden for an agent that the token does not name, or when the token is revoked meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_seconds
+        with self._polls.waiting(request.tenant_id) as poll:
+            while True:
+                poll.rest()
+                claimed = await self._look(request, poll)
+                if claimed.work is not None or claimed.drain:
+                    return claimed
+                if not await poll.woken(max(0.0, until - loop.time())):
+                    return Claimed()
+
+    async def _look(self, request: ClaimRequest, poll: Poll) -> Claimed:
+        """Look for work once: first for what a slot of the runner holds already."""
+        async with self._spine.open(request.tenant_id) as tx:
+            named, agents = await self._agents(tx, request)
+            runner_id, draining = await self._meet(tx, request, agents)
+            # from here on a commit that brings work wakes this poll, even while it looks
+            poll.agents, poll.runner_id = tuple(agents), runner_id
+            run_id = await tx.handle.fetchval(
+                _HELD_RUN, tx.tenant, runner_id, request.incarnation, list(request.slots), named,
+                self.policy.lease_seconds,
+            )  # fmt: skip
+            if run_id is None and not draining:
+                run_id = await self._take(tx, request, agents, runner_id)
+            work = None if run_id is None else await self._work(tx, run_id)
+        if work is not None:
+            reach(FaultPoint.RUNS_AFTER_CLAIM)
+        return Claimed(work=work, drain=draining)
+
+    async def _agents(self, tx: Tx, request: ClaimRequest) -> tuple[list[UUID], list[UUID]]:
+        """Return the agents that the token names, and those of them that the runner has room for."""
+        named = await tx.handle.fetch(_AGENTS_OF_TOKEN, tx.tenant, request.token_id)
+        if not named:
+            raise Forbidden("this token names no agents, or is not valid any more")
+        if unnamed := request.agents - {row["handle"] for row in named}:
+            raise Forbidden(f"this token does not name the agent {', '.join(sorted(unnamed))}")
+        wanted = [row["id"] for row in named if not request.agents or row["handle"] in request.agents]
+        return [row["id"] for row in named], wanted
+
+    async def _meet(self, tx: Tx, request: ClaimRequest, agents: Sequence[UUID]) -> tuple[UUID, bool]:
+        slots = request.capacity or max(request.slots) + 1
+        row = await tx.handle.fetchrow(
+            _MEET_RUNNER, tx.tenant, new_id(), request.runner, request.incarnation, agents, slots,
+            request.capacity is not None,
+        )  # fmt: skip
+        assert row is not None
+        return row["id"], row["draining"]
+
+    async def _take(
+        self, tx: Tx, request: ClaimRequest, agents: Sequence[UUID], runner_id: UUID
+    ) -> UUID | None:
+        due = await tx.handle.fetch(_LOCK_DUE_AGENTS, tx.tenant, agents)
+        if not due:
+            return None
+        run_id: UUID | None = await tx.handle.fetchval(
+            _CLAIM_RUN, tx.tenant, [row["id"] for row in due], [row["slots"] for row in due], new_id(), runner_id,
+            request.incarnation, list(request.slots), self.policy.lease_seconds,
+        )  # fmt: skip
+        return run_id
+
+    async def _work(self, tx: Tx, run_id: UUID) -> Work:
+        """Gather what the run's runner needs, and make the token that lives as long as this claim."""
+        [run] = await read_runs(tx.handle, tx.tenant, [run_id])
+        await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, run.claim_id)
+        token = NewToken(
+            account_id=run.agent_id, kind="run", role="member", run_id=run.id, claim_id=run.claim_id
+        )
+        _, secret = await mint(tx.handle, tx.tenant, token)
+        card = None if run.card_id is None else await self._cards.card_snapshot(tx, run.card_id)
+        event = None
+        if run.event_seq is not None:
+            found = await self._spine.store.read(tx.handle, tx.tenant, after=run.event_seq - 1, limit=1)
+            event = found[0] if found and found[0].seq == run.event_seq else None
+        return Work(run=run, card=card, event=event, secret=secret)
+
+    # heartbeat and log ----------------------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, tenant: UUID, run_id: UUID, claim_id: UUID, *, agents: Collection[UUID]
+    ) -> Beat:
+        """Renew a claim's lease; its first one starts the run. Raises Conflict (claim_lost), and NotFound.
+
+        `agents` are those that the caller's token names.
+        """
+        async with self._db.tenant(tenant) as scope:
+            row = await scope.fetchrow(
+                _RENEW_RUN, tenant, run_id, claim_id, list(agents), self.policy.lease_seconds
+            )
+        if row is None:
+            return await self._first_heartbeat(tenant, run_id, claim_id, agents)
+        if row["runner_id"] is not None:
+            self._polls.heard_of(tenant, row["runner_id"])
+        return Beat(cancel=row["cancel_requested"], drain=row["draining"], attempt=row["attempts"])
+
+    async def _first_heartbeat(
+        self, tenant: UUID, run_id: UUID, claim_id: UUID, agents: Collection[UUID]
+    ) -> Beat:
+        async with self._spine.open(tenant) as tx:
+            run = await _reached(tx, run_id, agents)
+            if run.claim_id != claim_id or run.state not in (RunState.CLAIMED, RunState.RUNNING):
+                raise _claim_lost(f"the run is {run.state}")
+            if run.state is RunState.CLAIMED:
+                run = await self._start(tx, run)
+        return Beat(cancel=run.cancel_requested, drain=False, attempt=run.attempts)
+
+    async def _start(self, tx: Tx, run: Run) -> Run:
+        await tx.handle.execute(_START_RUN, tx.tenant, run.id, run.claim_id, self.policy.lease_seconds)
+        await tx.handle.execute(_OPEN_ATTEMPT, tx.tenant, run.id, run.claim_id, run.runner or "")
+        [started] = await read_runs(tx.handle, tx.tenant, [run.id])
+        await self._verbs.announce(tx, started, agent_of(tx.tenant, started))
+        return started
+
+    async def append_log(
+        self,
+        tenant: UUID,
+        run_id: UUID,
+        claim_id: UUID,
+        lines: Sequence[str],
+        *,
+        agents: Collection[UUID],
+        offset: int | None = None,
+    ) -> tuple[int, bool]:
+        """Keep lines of a run's output, up to 1 MiB; return how many this claim has sent, and whether the log is full.
+
+        With `offset` (how many lines this claim sent before), lines that were kept already are passed over. Raises
+        Conflict (claim_lost), and NotFound.
+        """
+        kept = [clean(line, length_max=LOG_LINE_LENGTH_MAX) for line in lines]
+        async with self._spine.open(tenant) as tx:
+            row = await tx.handle.fetchrow(
+                _APPEND_LOG, tenant, run_id, claim_id, kept, offset, list(agents), LOG_BYTES_MAX, LOG_CUT
+            )
+            if row is None:
+                run = await _reached(tx, run_id, agents)
+                raise _claim_lost(f"the run is {run.state}")
+        return row["next"], row["truncated"]
+
+    # complete -------------------------------------------------------------------------------------------------
+
+    async def complete(
+        self, tenant: UUID, run_id: UUID, claim_id: UUID, completion: Completion, *, agents: Collection[UUID]
+    ) -> Completed:
+        """Record how a claim ended; saying the same again answers what was recorded.
+
+        Accepted from the run's last claim until another claims, lease or no lease. Raises Conflict (claim_lost), and NotFound.
+        """
+        async with self._spine.open(tenant) as tx:
+            run = await _reached(tx, run_id, agents)
+            completed = await self._complete(tx, run, claim_id, completion)
+            reach(FaultPoint.RUNS_BEFORE_COMPLETE)
+        reach(FaultPoint.RUNS_AFTER_COMPLETE)
+        return completed
+
+    async def _complete(self, tx: Tx, run: Run, claim_id: UUID, completion: Completion) -> Completed:
+        attempt = await tx.handle.fetchrow(_ATTEMPT_OF_CLAIM, tx.tenant, run.id, claim_id)
+        if attempt is not None and attempt["outcome"] in OUTCOMES:
+            return Completed(run_id=run.id, state=run.state, outcome=attempt["outcome"], recorded=True)
+        if run.claim_id == claim_id and run.state is RunState.CLAIMED:
+            run = await self._start(tx, run)
+        elif attempt is None and run.claim_id == claim_id:
+            # its lease ran out before its first heartbeat, and still it was done: an attempt all the same
+            await tx.handle.execute(_OPEN_ATTEMPT, tx.tenant, run.id, claim_id, run.runner or "")
+        verdict = conclude(run, claim_id, completion, self.policy, random=self._random())
+        match verdict:
+            case ClaimLost(reason):
+                raise _claim_lost(reason)
+            case Unchanged():
+                pass
+            case Conclusion():
+                run = await self._verbs.conclude(tx, run, verdict, agent_of(tx.tenant, run))
+            case _:
+                assert_never(verdict)
+        await tx.handle.execute(
+            _CLOSE_ATTEMPT,
+            tx.tenant,
+            run.id,
+            claim_id,
+            completion.outcome,
+            completion.error or completion.text,
+        )
+        return Completed(run_id=run.id, state=run.state, outcome=completion.outcome, recorded=False)
+
+    # what people see ------------------------------------------------------------------------------------------
+
+    async def list_runners(
+        self, tenant: UUID, *, after: UUID | None = None, limit: int = 50
+    ) -> list[RunnerView]:
+        """Return the runners that were ever heard of, behind `after`."""
+        async with self._db.tenant(tenant) as scope:
+            rows = await scope.fetch(_RUNNERS, tenant, self.policy.lease_seconds, after, None, None, limit)
+        return [_view(row) for row in rows]
+
+    async def get_runner(self, tenant: UUID, ref: str) -> RunnerView:
+        """Return the runner of that id or name. Raises NotFound."""
+        by_id, by_name = _id_or_name(ref)
+        async with self._db.tenant(tenant) as scope:
+            rows = await scope.fetch(_RUNNERS, tenant, self.policy.lease_seconds, None, by_id, by_name, 1)
+        if not rows:
+            raise NotFound("runner", ref)
+        return _view(rows[0])
+
+    async def drain(self, tenant: UUID, ref: str) -> RunnerView:
+        """Ask a runner to finish what it holds and to claim no more, until its process starts again. Raises NotFound."""
+        runner = await self.get_runner(tenant, ref)
+        async with self._db.tenant(tenant) as scope:
+            await scope.execute(_DRAIN_RUNNER, tenant, runner.id)
+        return await self.get_runner(tenant, str(runner.id))
+
+
+def agent_of(tenant: UUID, run: Run) -> Actor:
+    """Return a run's agent as the actor that it is while it does the run."""
+    return Actor(
+        tenant_id=tenant,
+        account_id=run.agent_id,
+        kind="agent",
+        handle=run.agent_handle,
+        cause=run.agents_cause,
+        run_id=run.id,
+    )
+
+
+async def _reached(tx: Tx, run_id: UUID, agents: Collection[UUID]) -> Run:
+    """Lock and return a run that a runner's token reaches; one that it does not reach is not there for it."""
+    run = await lock_run(tx, run_id)
+    if run is None or run.agent_id not in agents:
+        raise NotFound("run", run_id)
+    return run
+
+
+def _claim_lost(why: str) -> Conflict:
+    return Conflict(f"this claim is over: {why}", code="claim_lost")
+
+
+def _id_or_name(ref: str) -> tuple[UUID | None, str | None]:
+    try:
+        return UUID(ref), None
+    except ValueError:
+        return None, ref
+
+
+def _view(row: Any) -> RunnerView:
+    return RunnerView(
+        id=row["id"],
+        name=row["name"],
+        incarnation=row["incarnation"],
+        agents=tuple(row["agents"]),
+        slots=row["slots"],
+        runs=tuple(row["runs"]),
+        draining=row["draining"],
+        live=row["live"],
+        created_at=row["created_at"],
+        last_seen_at=row["last_seen_at"],
+    )

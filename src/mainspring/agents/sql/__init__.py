@@ -1,0 +1,1 @@
+"""The agents room's statements."""

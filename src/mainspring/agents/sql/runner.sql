@@ -1,0 +1,219 @@
+-- name: agents_of_token
+-- The agents that a runner's token names, if it is still valid: asked at each look for work, not only when the poll began.
+select n.id, n.handle
+  from mainspring.tokens t
+  join mainspring.accounts n on n.tenant_id = t.tenant_id and n.id = any(t.agents)
+ where t.tenant_id = $1 and t.id = $2 and t.kind = 'runner'
+   and t.revoked_at is null
+   and (t.expires_at is null or t.expires_at > statement_timestamp())
+ order by n.id;
+
+-- name: meet_runner
+-- A runner by its name. A new incarnation begins undrained; how many slots it has grows as it shows them, unless it says.
+insert into mainspring.runners as w (tenant_id, id, name, incarnation, agents, slots)
+values ($1, $2, $3, $4, $5::uuid[], $6)
+on conflict (tenant_id, name) do update
+   set incarnation  = excluded.incarnation,
+       agents       = case when w.incarnation = excluded.incarnation
+                           then array(select distinct one from unnest(w.agents || excluded.agents) as one order by one)
+                           else excluded.agents end,
+       slots        = case when $7 or w.incarnation <> excluded.incarnation then excluded.slots
+                           else greatest(w.slots, excluded.slots) end,
+       draining     = w.draining and w.incarnation = excluded.incarnation,
+       last_seen_at = clock_timestamp()
+returning w.id, w.draining;
+
+-- name: held_run
+-- The run that one of these slots holds already: the answer that gave it was lost, so it is given again.
+update mainspring.runs r
+   set lease_until = clock_timestamp() + make_interval(secs => $6::double precision)
+ where r.tenant_id = $1
+   and r.id = (select h.id
+                 from mainspring.runs h
+                where h.tenant_id = $1 and h.runner_id = $2 and h.incarnation = $3 and h.slot = any($4::integer[])
+                  and h.agent_id = any($5::uuid[]) and h.state in ('claimed', 'running')
+                order by h.id
+                limit 1
+                  for no key update)
+   and r.state in ('claimed', 'running')
+returning r.id;
+
+-- name: lock_due_agents
+-- Agents with something to claim. Locked, so that what they hold can be counted by the next statement and stays true.
+select a.id, a.slots
+  from mainspring.agents a
+ where a.tenant_id = $1 and a.id = any($2::uuid[]) and not a.paused
+   and exists (select from mainspring.runs r
+                where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued'
+                  and r.not_before <= statement_timestamp())
+ order by a.id
+   for no key update of a;
+
+-- name: claim_run
+-- The run that has waited longest, of the agents that have a slot free, into the runner's first slot that holds none.
+-- A run that somebody has locked is busy: skip it.
+with place as (
+    select min(free.slot) as slot
+      from unnest($7::integer[]) as free(slot)
+     where not exists (select from mainspring.runs h
+                        where h.tenant_id = $1 and h.runner_id = $5 and h.incarnation = $6 and h.slot = free.slot
+                          and h.state in ('claimed', 'running'))
+), room as (
+    select a.id
+      from unnest($2::uuid[], $3::integer[]) as a(id, slots)
+     where (select count(*)
+              from mainspring.runs h
+             where h.tenant_id = $1 and h.agent_id = a.id and h.state in ('claimed', 'running')) < a.slots
+), next as (
+    select first.id
+      from room
+     cross join lateral (
+        select q.id, q.not_before
+          from mainspring.runs q
+         where q.tenant_id = $1 and q.agent_id = room.id and q.state = 'queued'
+           and q.not_before <= statement_timestamp()
+         order by q.not_before, q.id
+         limit 1
+           for no key update skip locked) as first
+     order by first.not_before, first.id
+     limit 1
+)
+update mainspring.runs r
+   set state            = 'claimed',
+       claim_id         = $4,
+       runner_id        = $5,
+       incarnation      = $6,
+       slot             = place.slot,
+       lease_until      = clock_timestamp() + make_interval(secs => $8::double precision),
+       claim_lines      = 0,
+       cancel_requested = false
+  from next
+ cross join place
+ where r.tenant_id = $1 and r.id = next.id and place.slot is not null
+   and r.state = 'queued' and r.not_before <= statement_timestamp()
+returning r.id;
+
+-- name: renew_run
+-- The heartbeat of a run that has begun. No row: the claim is lost, or this is its first heartbeat.
+with beat as (
+    update mainspring.runs r
+       set lease_until = clock_timestamp() + make_interval(secs => $5::double precision)
+     where r.tenant_id = $1 and r.id = $2 and r.claim_id = $3 and r.agent_id = any($4::uuid[]) and r.state = 'running'
+    returning r.tenant_id, r.runner_id, r.incarnation, r.attempts, r.cancel_requested
+)
+select beat.runner_id, beat.attempts, beat.cancel_requested,
+       coalesce(w.draining and w.incarnation = beat.incarnation, false) as draining
+  from beat
+  left join mainspring.runners w on w.tenant_id = beat.tenant_id and w.id = beat.runner_id;
+
+-- name: start_run
+-- The first heartbeat: now an attempt counts.
+update mainspring.runs
+   set state = 'running', attempts = attempts + 1,
+       started_at  = coalesce(started_at, clock_timestamp()),
+       lease_until = clock_timestamp() + make_interval(secs => $4::double precision)
+ where tenant_id = $1 and id = $2 and claim_id = $3 and state = 'claimed';
+
+-- name: open_attempt
+insert into mainspring.run_attempts (tenant_id, run_id, claim_id, n, runner, started_at)
+select $1, $2, $3, 1 + coalesce(max(a.n), 0), $4, clock_timestamp()
+  from mainspring.run_attempts a
+ where a.tenant_id = $1 and a.run_id = $2;
+
+-- name: close_attempt
+update mainspring.run_attempts
+   set ended_at = clock_timestamp(), outcome = $4, error = $5
+ where tenant_id = $1 and run_id = $2 and claim_id = $3;
+
+-- name: attempt_of_claim
+select outcome
+  from mainspring.run_attempts
+ where tenant_id = $1 and run_id = $2 and claim_id = $3;
+
+-- name: append_log
+-- A batch of lines in one statement: lines that this claim has sent before are passed over (given where the batch begins, $5),
+-- and beyond the limit ($7 bytes) one mark says that the rest is missing.
+with run as (
+    select r.tenant_id, r.id, r.log_lines, r.log_bytes, r.log_truncated, r.claim_lines
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.id = $2 and r.claim_id = $3 and r.agent_id = any($6::uuid[])
+       for no key update
+), given as (
+    select line.text, line.i, sum(octet_length(line.text) + 1) over (order by line.i) as upto
+      from run
+     cross join unnest($4::text[]) with ordinality as line(text, i)
+     where $5::bigint is null or $5 + line.i > run.claim_lines
+), kept as (
+    select given.text, given.i, given.upto
+      from given
+     cross join run
+     where not run.log_truncated and run.log_bytes + given.upto <= $7
+), sums as (
+    select (select count(*) from kept) as lines,
+           (select coalesce(max(kept.upto), 0) from kept) as bytes,
+           (select count(*) from given) > (select count(*) from kept) as over
+), written as (
+    insert into mainspring.run_log (tenant_id, run_id, n, text)
+    select run.tenant_id, run.id, run.log_lines + row_number() over (order by kept.i), kept.text
+      from kept
+     cross join run
+), marked as (
+    insert into mainspring.run_log (tenant_id, run_id, n, text)
+    select run.tenant_id, run.id, run.log_lines + sums.lines + 1, $8
+      from run
+     cross join sums
+     where sums.over and not run.log_truncated
+)
+update mainspring.runs r
+   set log_lines     = run.log_lines + sums.lines + (sums.over and not run.log_truncated)::integer,
+       log_bytes     = run.log_bytes + sums.bytes,
+       log_truncated = run.log_truncated or sums.over,
+       claim_lines   = greatest(run.claim_lines, coalesce($5::bigint, run.claim_lines) + cardinality($4::text[]))
+  from run
+ cross join sums
+ where r.tenant_id = run.tenant_id and r.id = run.id
+returning r.claim_lines as next, r.log_truncated as truncated;
+
+-- name: claimable
+-- One question for all the polls that wait in this process: which agents have work that could be claimed now, and how much?
+select w.tenant_id, w.agent_id, least(due.n, a.slots - held.n) as n
+  from unnest($1::uuid[], $2::uuid[]) as w(tenant_id, agent_id)
+  join mainspring.agents a on a.tenant_id = w.tenant_id and a.id = w.agent_id and not a.paused
+ cross join lateral (
+    select count(*) as n
+      from (select from mainspring.runs q
+             where q.tenant_id = w.tenant_id and q.agent_id = w.agent_id and q.state = 'queued'
+               and q.not_before <= statement_timestamp()
+             limit 100) as first) as due
+ cross join lateral (
+    select count(*) as n
+      from mainspring.runs h
+     where h.tenant_id = w.tenant_id and h.agent_id = w.agent_id and h.state in ('claimed', 'running')) as held
+ where due.n > 0 and held.n < a.slots;
+
+-- name: seen_runners
+-- Runners heard of since the last tick, if the row does not say so yet. One that somebody has locked is being touched by him.
+update mainspring.runners w
+   set last_seen_at = clock_timestamp()
+  from (select r.tenant_id, r.id
+          from mainspring.runners r
+          join unnest($1::uuid[], $2::uuid[]) as s(tenant_id, id) on r.tenant_id = s.tenant_id and r.id = s.id
+         where r.last_seen_at < statement_timestamp() - make_interval(secs => $3::double precision)
+         order by r.tenant_id, r.id
+           for no key update of r skip locked) as seen
+ where w.tenant_id = seen.tenant_id and w.id = seen.id;
+
+-- name: silent_tenants
+select distinct tenant_id
+  from mainspring.runs
+ where state in ('claimed', 'running') and lease_until < statement_timestamp()
+ limit 200;
+
+-- name: lock_silent
+-- The predicate is looked at again on the locked row: a run that has just been renewed is none of ours.
+select id
+  from mainspring.runs
+ where tenant_id = $1 and state in ('claimed', 'running') and lease_until < statement_timestamp()
+ order by id
+ limit $2
+   for no key update skip locked;

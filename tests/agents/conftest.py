@@ -1,0 +1,210 @@
+"""The agents room on a real database: a tenant of its own for each test, with a person, agents and a board with a card."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from mainspring.agents.build import AgentsRoom, build
+from mainspring.agents.deadlines import DEADLINES
+from mainspring.agents.model import Completion, NewRun, RunPolicy
+from mainspring.agents.runners import Beat, Claimed, ClaimRequest, Completed
+from mainspring.agents.tokens import Holder, add_account
+from mainspring.agents.verbs import RunVerbs
+from mainspring.agents.views import Work
+from mainspring.boards import verbs as boards
+from mainspring.boards.model import BoardState, Card, NewCard
+from mainspring.boards.service import BoardService
+from mainspring.db import Database, create_pool
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, ServerSpine
+from mainspring.spine.engine import Spine
+from mainspring.spine.retry import Backoff
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.deadlines import age
+
+POLICY = RunPolicy(
+    lease_seconds=60, attempts_max=3, backoff=Backoff(base_seconds=5, factor=3, cap_seconds=600)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """A server's inside: database, engine, the room."""
+
+    db: Database
+    admin: asyncpg.Connection
+    spine: ServerSpine
+    room: AgentsRoom
+    boards: BoardService
+
+    async def age(self, seconds: float) -> None:
+        """Let time pass for this room's deadlines."""
+        await age(self.admin, seconds, DEADLINES)
+
+
+@pytest.fixture(scope="session")
+async def home(databases) -> AsyncIterator[Home]:
+    """One migrated database for all tests of this room; each test has its own tenant in it."""
+    database = await databases.create("server")
+    pool = await create_pool(max_size=12, **database.dsn)
+    admin = await asyncpg.connect(**database.admin)
+    store = PostgresStore(pool, roles=True)
+    spine: ServerSpine = Spine(store)
+    verbs = RunVerbs(boards)
+    room = build(spine, store.db, verbs, boards, POLICY, tick_seconds=1.0)
+    yield Home(db=store.db, admin=admin, spine=spine, room=room, boards=BoardService(spine, store.db, verbs))
+    await admin.close()
+    await pool.close()
+    await databases.drop(database)
+
+
+@dataclass(slots=True)
+class Runner:
+    """A runner process as the server sees it."""
+
+    home: Home
+    holder: Holder
+    name: str = "laptop"
+    incarnation: UUID = field(default_factory=new_id)
+
+    async def claim(
+        self,
+        *,
+        slots: Sequence[int] = (0,),
+        agents: Sequence[str] = (),
+        wait_seconds: float = 0.0,
+        capacity: int | None = None,
+    ) -> Claimed:
+        request = ClaimRequest(
+            tenant_id=self.holder.actor.tenant_id,
+            token_id=self.holder.token_id,
+            runner=self.name,
+            incarnation=self.incarnation,
+            agents=frozenset(agents),
+            slots=tuple(slots),
+            capacity=capacity,
+        )
+        return await self.home.room.runners.claim(request, wait_seconds=wait_seconds)
+
+    async def take(self, **asked: Any) -> Work:
+        claimed = await self.claim(**asked)
+        assert claimed.work is not None
+        return claimed.work
+
+    async def heartbeat(self, work: Work) -> Beat:
+        return await self.home.room.runners.heartbeat(
+            self.holder.actor.tenant_id, work.run.id, work.run.claim_id, agents=self.holder.agents
+        )
+
+    async def log(self, work: Work, lines: Sequence[str], *, offset: int | None = None) -> tuple[int, bool]:
+        return await self.home.room.runners.append_log(
+            self.holder.actor.tenant_id,
+            work.run.id,
+            work.run.claim_id,
+            lines,
+            agents=self.holder.agents,
+            offset=offset,
+        )
+
+    async def complete(self, work: Work, outcome: Any = "done", **more: Any) -> Completed:
+        return await self.home.room.runners.complete(
+            self.holder.actor.tenant_id,
+            work.run.id,
+            work.run.claim_id,
+            Completion(outcome=outcome, **more),
+            agents=self.holder.agents,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A tenant with an operator, a card, and agents as they are asked for."""
+
+    home: Home
+    tenant: UUID
+    admin: Actor
+    card: Card
+
+    @property
+    def room(self) -> AgentsRoom:
+        return self.home.room
+
+    async def agent(self, handle: str = "coder", *, slots: int = 1) -> UUID:
+        return (await self.room.agents.create(self.admin, handle=handle, slots=slots)).agent.id
+
+    async def queue(self, agent: UUID, *, card: bool = True, **more: Any) -> UUID:
+        new = NewRun(
+            **{
+                "agent_id": agent,
+                "card_id": self.card.id if card else None,
+                "effect_kind": "launch",
+                "effect_key": str(new_id()),
+                "event_seq": 1,
+                "rule_id": None,
+                "rule_version": None,
+                "card_state_version": 1,
+                "prompt": "do it",
+                "trigger": {"kind": "card.created", "summary": "a card was made"},
+                "depth": 1,
+                **more,
+            }
+        )
+        async with self.home.spine.open(self.tenant) as tx:
+            return await self.room.verbs.queue_run(tx, new)
+
+    async def runner(self, *agents: str, name: str = "laptop") -> Runner:
+        _, secret = await self.room.tokens.create(self.admin, kind="runner", agents=agents)
+        holder = await self.room.tokens.authenticate(secret)
+        assert holder is not None
+        return Runner(self.home, holder, name)
+
+    async def state(self, run_id: UUID) -> str:
+        return str((await self.room.runs.get(self.tenant, run_id)).run.state)
+
+    async def events(self, run_id: UUID) -> list[dict[str, Any]]:
+        async with self.home.db.tenant(self.tenant) as scope:
+            rows = await scope.fetch(
+                "select kind, data, actor_id, cause_seq, via, depth, trust from mainspring.events"
+                " where tenant_id = $1 and subject = $2 order by seq",
+                self.tenant,
+                str(run_id),
+            )
+        return [dict(row.items()) for row in rows]
+
+    async def kinds(self, run_id: UUID) -> list[str]:
+        return [event["kind"] for event in await self.events(run_id)]
+
+
+@pytest.fixture
+async def place(home: Home) -> AsyncIterator[Place]:
+    yield await make_place(home)
+    # sweeps look at all tenants: leave nothing for the next test's
+    await home.admin.execute(
+        "update mainspring.runs set state = 'cancelled', lease_until = null, ended_at = clock_timestamp()"
+        " where state in ('claimed', 'running')"
+    )
+
+
+async def make_place(home: Home) -> Place:
+    """A fresh tenant."""
+    tenant = new_id()
+    await home.spine.create_tenant(tenant, "test")
+    async with home.db.tenant(tenant) as scope:
+        account = await add_account(scope, tenant, "human", "admin", "Admin")
+    assert account is not None
+    admin = Actor(tenant_id=tenant, account_id=account.id, kind="human", handle="admin")
+    await home.boards.create_board(
+        admin,
+        key="OPS",
+        name="Operations",
+        states=[BoardState(name="backlog"), BoardState(name="doing")],
+        reflect={},
+    )
+    card = await home.boards.create_card(admin, "OPS", NewCard(title="a card"))
+    return Place(home=home, tenant=tenant, admin=admin, card=card)

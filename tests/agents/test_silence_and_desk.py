@@ -1,0 +1,240 @@
+"""What becomes of runs whose runner is gone, of results that come late, and of dead ones at the desk."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mainspring import faultpoints, telemetry
+from mainspring.faultpoints import FaultRaised
+from mainspring.rooms import Conflict
+
+
+def repaired() -> float:
+    return telemetry.sweep_repaired.labels("run_lease")._value.get()
+
+
+async def test_a_silent_run_goes_back_to_the_queue_and_its_attempt_says_why(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.heartbeat(work)
+    before = repaired()
+    assert await place.room.silence.expire_runs() == 0
+    await place.home.age(61)
+    assert await place.room.silence.expire_runs() == 1
+    assert repaired() == before + 1
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, view.run.error) == ("queued", 1, "lease lost")
+    assert [(a.outcome, a.ended_at is not None) for a in view.attempts] == [("lease lost", True)]
+    events = await place.events(run_id)
+    assert [event["kind"] for event in events] == ["run.queued", "run.started", "run.queued"]
+    assert events[-1]["data"]["reason"] == "lease lost"
+    assert await place.room.tokens.authenticate(work.secret) is None
+    with pytest.raises(Conflict) as lost:
+        await runner.heartbeat(work)
+    assert lost.value.code == "claim_lost"
+
+
+async def test_a_claim_that_never_reached_its_runner_costs_nothing(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    for _ in range(5):
+        runner.incarnation = (await runner.take()).run.claim_id  # any fresh id: the process starts anew
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, view.attempts) == ("queued", 0, ())
+
+
+async def test_a_run_whose_attempts_are_spent_in_silence_is_lost(place):
+    run_id = await place.queue(await place.agent())
+    for n in range(3):
+        runner = await place.runner("coder", name=f"r{n}")
+        await runner.heartbeat(await runner.take())
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.outcome, view.run.error) == ("lost", "attempts spent", "lease lost")
+    assert (await place.kinds(run_id))[-1] == "run.lost"
+    assert [attempt.runner for attempt in view.attempts] == ["r0", "r1", "r2"]
+
+
+async def test_a_silent_run_that_was_to_be_cancelled_is(place):
+    agent = await place.agent(slots=2)
+    started, claimed = await place.queue(agent), await place.queue(agent)
+    runner = await place.runner("coder")
+    await runner.heartbeat(await runner.take(slots=(0,)))
+    await runner.take(slots=(1,))
+    for run_id in (started, claimed):
+        await place.room.runs.cancel(place.admin, run_id)
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    assert [await place.state(run_id) for run_id in (started, claimed)] == ["cancelled", "cancelled"]
+
+
+async def test_a_heartbeat_at_the_last_moment_beats_the_sweep(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.heartbeat(work)
+    await place.home.age(61)
+    await asyncio.gather(runner.heartbeat(work), place.room.silence.expire_runs(), return_exceptions=True)
+    state = await place.state(run_id)
+    if state == "running":
+        assert not (await runner.heartbeat(work)).cancel
+    else:
+        with pytest.raises(Conflict):
+            await runner.heartbeat(work)
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_a_finished_result_is_taken_after_the_lease_as_long_as_nobody_else_has_claimed(place, started):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    if started:
+        await runner.heartbeat(work)
+    await place.home.age(70)
+    await place.room.silence.expire_runs()
+    completed = await runner.complete(work, "done", text="fixed")
+    assert (completed.state, completed.recorded) == ("done", False)
+    assert (await runner.complete(work, "done")).recorded
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.outcome, [attempt.outcome for attempt in view.attempts]) == ("fixed", ["done"])
+    assert (await runner.claim()).work is None
+
+
+async def test_a_result_after_the_lease_but_before_the_sweep_is_taken(place):
+    await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.heartbeat(work)
+    await place.home.age(70)
+    assert (await runner.complete(work)).state == "done"
+    assert await place.room.silence.expire_runs() == 0
+
+
+async def test_a_result_of_a_superseded_claim_is_refused_and_changes_nothing(place):
+    run_id = await place.queue(await place.agent())
+    slow, quick = await place.runner("coder", name="slow"), await place.runner("coder", name="quick")
+    late = await slow.take()
+    await slow.heartbeat(late)
+    await place.home.age(70)
+    await place.room.silence.expire_runs()
+    work = await quick.take()
+    with pytest.raises(Conflict) as lost:
+        await slow.complete(late, "done")
+    assert lost.value.code == "claim_lost"
+    with pytest.raises(Conflict):
+        await slow.log(late, ["still here"])
+    assert await place.state(run_id) == "claimed"
+    assert (await quick.complete(work)).state == "done"
+
+
+async def test_a_late_result_of_a_lost_run_ends_it(place):
+    run_id = await place.queue(await place.agent())
+    for n in range(3):
+        runner = await place.runner("coder", name=f"r{n}")
+        work = await runner.take()
+        await runner.heartbeat(work)
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    assert await place.state(run_id) == "lost"
+    assert (await runner.complete(work, "retry")).state == "lost"
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert view.attempts[-1].outcome == "retry"
+
+
+async def test_many_completions_of_one_claim_at_once_are_one(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    answers = await asyncio.gather(*(runner.complete(work, "done") for _ in range(5)))
+    assert sum(not answer.recorded for answer in answers) == 1
+    assert await place.kinds(run_id) == ["run.queued", "run.started", "run.done"]
+
+
+async def test_complete_and_cancel_at_once_agree(place):
+    agent = await place.agent()
+    runner = await place.runner("coder")
+    for _ in range(5):
+        run_id = await place.queue(agent)
+        work = await runner.take()
+        await asyncio.gather(
+            runner.complete(work, "done"),
+            place.room.runs.cancel(place.admin, run_id),
+            return_exceptions=True,
+        )
+        assert await place.state(run_id) == "done"
+
+
+async def test_a_dead_run_is_replayed_as_the_same_run_with_fresh_attempts(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await runner.complete(await runner.take(), "failed", error="no field")
+    assert await place.state(run_id) == "failed"
+    async with place.home.spine.open(place.tenant) as tx:
+        assert await place.room.verbs.replay_runs(tx, [run_id], place.admin) == [run_id]
+    async with place.home.spine.open(place.tenant) as tx:
+        assert await place.room.verbs.replay_runs(tx, [run_id], place.admin) == []
+    events = await place.events(run_id)
+    assert events[-1]["kind"] == "run.queued"
+    assert events[-1]["data"]["replay"] is True
+    assert events[-1]["data"]["run"]["attempts"] == 0
+    work = await runner.take()
+    assert work.run.id == run_id
+    await runner.complete(work, "done")
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert [(a.n, a.outcome) for a in view.attempts] == [(1, "failed"), (2, "done")]
+    assert view.run.attempts == 1
+
+
+async def test_retrying_is_for_dead_runs_alone(place):
+    run_id = await place.queue(await place.agent())
+    with pytest.raises(Conflict):
+        await place.room.runs.retry(place.admin, run_id)
+    runner = await place.runner("coder")
+    await runner.complete(await runner.take(), "failed")
+    assert (await place.room.runs.retry(place.admin, run_id)).run.state == "queued"
+
+
+async def test_a_discarded_run_is_given_up_for_a_reason_and_for_good(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.complete(work, "failed", error="no field")
+    async with place.home.spine.open(place.tenant) as tx:
+        assert await place.room.verbs.discard_runs(tx, [run_id], "obsolete", place.admin) == [run_id]
+    events = await place.events(run_id)
+    assert events[-1]["kind"] == "run.discarded"
+    assert events[-1]["data"]["reason"] == "obsolete"
+    assert (await runner.complete(work, "done")).state == "discarded"
+    assert await place.state(run_id) == "discarded"
+    with pytest.raises(Conflict):
+        await place.room.runs.retry(place.admin, run_id)
+
+
+@pytest.mark.parametrize(
+    ("point", "state"),
+    [("runs.after_claim", "claimed"), ("runs.before_complete", "running"), ("runs.after_complete", "done")],
+)
+async def test_dying_at_a_fault_point_leaves_what_the_next_word_needs(place, point, state):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    if point != "runs.after_claim":
+        work = await runner.take()
+        await runner.heartbeat(work)
+    faultpoints.arm(f"{point}:raise")
+    try:
+        with pytest.raises(FaultRaised):
+            await (runner.claim() if point == "runs.after_claim" else runner.complete(work))
+    finally:
+        faultpoints.disarm()
+    assert await place.state(run_id) == state
+    if point == "runs.after_claim":
+        work = await runner.take()
+    answer = await runner.complete(work)
+    assert (answer.state, answer.recorded) == ("done", point == "runs.after_complete")
+    assert await place.kinds(run_id) == ["run.queued", "run.started", "run.done"]
