@@ -36,6 +36,13 @@ ALSO_KNOWN = frozenset(
         "MAINSPRING_STATE",
         "MAINSPRING_SPOOL",
         "MAINSPRING_TEST_DATABASE_URL",
+        # what a runner tells the program it starts
+        "MAINSPRING_AGENT",
+        "MAINSPRING_ATTEMPT",
+        "MAINSPRING_CARD_KEY",
+        "MAINSPRING_PROMPT",
+        "MAINSPRING_PROMPT_FILE",
+        "MAINSPRING_RUN_ID",
     }
 )
 

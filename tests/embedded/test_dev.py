@@ -1,0 +1,196 @@
+"""`mainspring dev` as its user has it: a command in a terminal, signals, a second one in the same folder."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from mainspring.embedded import processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+DEADLINE_SECONDS = 60
+COMMAND = [sys.executable, "-m", "mainspring"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="ms-test-"))
+    made.chmod(0o711)
+    yield made
+    subprocess.run([*COMMAND, "dev", "reset", "--yes"], env=environment(made), cwd=made, check=False)
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    for name in ("MAINSPRING_PG_BINDIR",):
+        if name in os.environ:
+            kept[name] = os.environ[name]
+    return kept | {"MAINSPRING_STATE": str(folder / ".mainspring")} | more
+
+
+class Dev:
+    """A running `mainspring dev`."""
+
+    def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [*COMMAND, "dev", *arguments],
+            cwd=folder,
+            env=environment(folder, **more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.said = ""
+
+    def until(self, words: str) -> str:
+        """Read on until a line holds these words; return it."""
+        for line in self.process.stdout:
+            self.said += line
+            if words in line:
+                return line
+        raise AssertionError(f"`dev` ended without {words!r}:\n{self.said}")
+
+    def introduction(self) -> dict:
+        return json.loads((self.folder / ".mainspring" / "dev.json").read_text())
+
+    def end(self) -> int:
+        self.said += self.process.stdout.read()
+        self.process.stdout.close()
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def ctrl_c(self) -> int:
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.end()
+
+
+@pytest.fixture
+def start(folder) -> Iterator[Callable[..., Dev]]:
+    started: list[Dev] = []
+
+    def run(*arguments: str, **more: str) -> Dev:
+        started.append(Dev(folder, *arguments, **more))
+        return started[-1]
+
+    yield run
+    for dev in started:
+        if dev.process.poll() is None:
+            dev.process.terminate()
+            dev.end()
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
+    )
+
+
+def status(url: str, path: str) -> int:
+    connection = http.client.HTTPConnection(
+        urlsplit(url).hostname, urlsplit(url).port, timeout=DEADLINE_SECONDS
+    )
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def until_gone(pids) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while any(isinstance(processes.inspect(pid), processes.Alive) for pid in pids):
+        assert time.monotonic() < deadline, "a child was left behind"
+        time.sleep(0.02)
+
+
+def test_it_says_where_everything_is_serves_and_leaves_nothing_behind(start, folder):
+    dev = start()
+    dev.until("stop      Ctrl-C")
+    for words in (
+        "✓ PostgreSQL",
+        "✓ schema",
+        "address   http://127.0.0.1:",
+        "/docs",
+        "token     ms_",
+        ".mainspring",
+    ):
+        assert words in dev.said
+    told = dev.introduction()
+    assert status(told["url"], "/livez") == 200
+    assert set(told["processes"]) == {"postgres", "server", "runner"}
+    assert (folder / ".mainspring" / "token").stat().st_mode & 0o077 == 0
+
+    other = run(folder, "dev")
+    assert other.returncode == 5
+    assert str(told["pid"]) in other.stderr
+    assert told["url"] in other.stderr
+    assert run(folder, "dev", "reset", "--yes").returncode == 5
+
+    asked = run(folder, "dev", "psql", "--", "-Atc", "select count(*) > 0 from mainspring.schema_migrations")
+    assert asked.stdout.strip() == "t", asked.stderr
+
+    assert dev.ctrl_c() == 0, dev.said
+    until_gone(told["processes"].values())
+    assert run(folder, "dev", "psql").returncode == 3
+
+
+def test_a_killed_server_is_back_by_itself_on_the_same_address(start):
+    dev = start("--processes", "2")
+    dev.until("stop      Ctrl-C")
+    told = dev.introduction()
+    assert [urlsplit(url).port for url in told["urls"]] == [urlsplit(told["url"]).port + n for n in (0, 1)]
+    os.kill(told["processes"]["server-1"], signal.SIGKILL)
+    dev.until("server-1: killed by SIGKILL")
+    assert status(told["urls"][1], "/livez") == 200, "the other one serves meanwhile"
+    dev.until("server-1: ready again")
+    assert status(told["url"], "/livez") == 200
+    assert dev.introduction()["processes"]["server-1"] != told["processes"]["server-1"]
+    os.kill(dev.introduction()["processes"]["postgres"], signal.SIGKILL)
+    dev.until("postgres: ready again")
+
+
+def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_has_the_same_address_and_token(start):
+    first = start()
+    first.until("stop      Ctrl-C")
+    before = first.introduction()
+    first.process.kill()
+    first.end()
+    second = start()
+    second.until("stop      Ctrl-C")
+    until_gone(before["processes"].values())
+    after = second.introduction()
+    assert (after["url"], after["token"]) == (before["url"], before["token"])
+    assert "schema (up to date)" in second.said
+
+
+def test_ephemeral_keeps_nothing(start, folder):
+    dev = start("--ephemeral")
+    dev.until("stop      Ctrl-C")
+    [line] = [line for line in dev.said.splitlines() if "  state  " in line]
+    state = Path(line.split()[1])
+    assert state.is_dir()
+    assert dev.ctrl_c() == 0
+    assert not state.exists()
+    assert not (folder / ".mainspring").exists()
+
+
+def test_a_mistaken_setting_is_refused_before_anything_starts(folder, start):
+    dev = start(MAINSPRING_PRT="1")
+    assert dev.end() == 2
+    assert "MAINSPRING_PRT" in dev.said
+    assert not (folder / ".mainspring").exists()
