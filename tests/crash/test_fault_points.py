@@ -1,0 +1,125 @@
+"""A server is really killed at each fault point, while another one lives; afterwards every count is exact and verify is clean."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from mainspring.faultpoints import FaultPoint
+from mainspring.testing import DevServer, TooLong, dev_server, wait_until
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+CARDS_MAX = 8
+ON_A_MOVE = [point for point in FaultPoint if point is not FaultPoint.DESK_AFTER_REPLAY]
+
+Card = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DevServer]:
+    with dev_server(processes=2, lease_seconds_transactional=2) as server:
+        states = [{"name": "todo"}, {"name": "doing"}, {"name": "review"}, {"name": "stuck"}]
+        reflect = {"done": "review", "failed": "stuck"}
+        server.call(
+            "POST", "/boards", {"key": "CRASH", "name": "Crash", "states": states, "reflect": reflect}
+        )
+        when = {"kinds": ["card.moved"], "boards": ["CRASH"], "to_states": ["doing"]}
+        for agent, label in (("echo", "go"), ("flaky", "poison")):
+            rule = {
+                "name": f"crash → {agent}",
+                "when": when | {"labels_all": [label]},
+                "do": {"launch": {"agent": agent, "prompt": "{{card.key}}"}},
+                "options": {"consume_label": agent == "echo"},
+            }
+            server.call("POST", "/rules", rule)
+        yield server
+
+
+def new_card(server: DevServer, label: str = "go") -> Card:
+    card: Card = server.call(
+        "POST", "/cards", {"board": "CRASH", "title": "a card", "labels": [label]}, server=2
+    )
+    return card
+
+
+def card_now(server: DevServer, card: Card) -> Card:
+    now: Card = server.call("GET", f"/cards/{card['key']}", server=2)
+    return now
+
+
+def runs_of(server: DevServer, card: Card) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = server.call("GET", f"/runs?card={card['key']}", server=2)["data"]
+    return runs
+
+
+def move(server: DevServer, card: Card) -> None:
+    """As a client does: when the answer is cut off, look, and ask again."""
+    try:
+        server.call("POST", f"/cards/{card['key']}/move", {"state": "doing"})
+    except httpx.TransportError:
+        if card_now(server, card)["state"] == "todo":
+            server.call("POST", f"/cards/{card['key']}/move", {"state": "doing"}, server=2)
+
+
+def until_killed(server: DevServer, victim: int, *, seconds: float = 3.0) -> bool:
+    with contextlib.suppress(TooLong):
+        wait_until(lambda: server.pid("server-1") != victim, "the kill", seconds=seconds)
+        return True
+    return False
+
+
+def verified(server: DevServer) -> None:
+    wait_until(server.is_up, "both servers up")
+    found = server.call("GET", "/verify")
+    assert found["ok"], [check for check in found["checks"] if not check["ok"]]
+
+
+@pytest.mark.parametrize("point", ON_A_MOVE, ids=str)
+def test_a_kill_while_a_moved_card_is_carried_loses_and_doubles_nothing(
+    server: DevServer, point: FaultPoint
+) -> None:
+    wait_until(server.is_up, "both servers up")
+    victim = server.pid("server-1")
+    assert victim is not None
+    server.arm(point)
+    cards: list[Card] = []
+    # the other server may be quicker with a card: the fault then waits for the next one
+    while not cards or not until_killed(server, victim):
+        assert len(cards) < CARDS_MAX, f"{CARDS_MAX} cards did not reach {point}"
+        cards.append(new_card(server))
+        move(server, cards[-1])
+
+    for card in cards:
+        wait_until(lambda card=card: card_now(server, card)["state"] == "review", f"{card['key']} in review")  # type: ignore[misc]
+    for card in cards:
+        [run] = runs_of(server, card)
+        assert run["state"] == "done"
+        assert card_now(server, card)["labels"] == []
+    verified(server)
+
+
+def test_a_kill_in_a_replay_leaves_the_letter_on_the_desk_or_its_run_replayed(server: DevServer) -> None:
+    wait_until(server.is_up, "both servers up")
+    victim = server.pid("server-1")
+    assert victim is not None
+    card = new_card(server, "poison")
+    move(server, card)
+    wait_until(lambda: card_now(server, card)["state"] == "stuck", "the poison's failure")
+    [failed] = runs_of(server, card)
+    server.call("PATCH", f"/cards/{card['key']}", {"fields": {"fixed": True}})
+    server.arm(FaultPoint.DESK_AFTER_REPLAY)
+
+    with pytest.raises(httpx.TransportError):
+        server.call("POST", "/desk/replay", {"ids": [failed["id"]]})
+    assert until_killed(server, victim, seconds=10)
+
+    assert [run["state"] for run in runs_of(server, card)] == ["failed"]
+    server.call("POST", "/desk/replay", {"ids": [failed["id"]]}, server=2)
+    wait_until(lambda: runs_of(server, card)[0]["state"] == "done", "the replayed run done")
+    assert [run["id"] for run in runs_of(server, card)] == [failed["id"]]
+    verified(server)
