@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from mainspring.agents.tokens import Holder
+from mainspring.ids import new_id
 from mainspring.server.app import create_app
-from mainspring.server.auth import Caller, Role
 
 API = "http://test/api/v1"
 
@@ -19,9 +20,9 @@ API = "http://test/api/v1"
 class Secrets:
     """Tokens by their secret."""
 
-    callers: dict[str, Caller]
+    callers: dict[str, Holder]
 
-    async def authenticate(self, secret: str) -> Caller | None:
+    async def authenticate(self, secret: str) -> Holder | None:
         return self.callers.get(secret)
 
 
@@ -29,9 +30,9 @@ class Secrets:
 async def api(house) -> AsyncIterator[httpx.AsyncClient]:
     """The API as ana, an operator; `headers=VIEWER` is a viewer."""
     callers = {
-        "operator": Caller(actor=house.ana, kind="user", role=Role.OPERATOR),
-        "member": Caller(actor=house.qa, kind="user", role=Role.MEMBER),
-        "viewer": Caller(actor=house.qa, kind="user", role=Role.VIEWER),
+        "operator": Holder(token_id=new_id(), actor=house.ana, kind="user", role="operator"),
+        "member": Holder(token_id=new_id(), actor=house.qa, kind="user", role="member"),
+        "viewer": Holder(token_id=new_id(), actor=house.qa, kind="user", role="viewer"),
     }
     app = create_app(SimpleNamespace(boards=house.boards, tokens=Secrets(callers)))
     async with httpx.AsyncClient(

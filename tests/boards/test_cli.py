@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
+from mainspring.agents.tokens import Holder
 from mainspring.cli import main
+from mainspring.ids import new_id
 from mainspring.server.app import create_app
-from mainspring.server.auth import Caller, Role
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -40,8 +41,12 @@ async def cli(house, monkeypatch, capsys) -> AsyncIterator[Run]:
     """`await cli("card", "list")` → exit code, stdout, stderr."""
 
     class Secrets:
-        async def authenticate(self, secret: str) -> Caller | None:
-            return Caller(actor=house.ana, kind="user", role=Role.OPERATOR) if secret == "s" else None
+        async def authenticate(self, secret: str) -> Holder | None:
+            return (
+                Holder(token_id=new_id(), actor=house.ana, kind="user", role="operator")
+                if secret == "s"
+                else None
+            )
 
     app = create_app(SimpleNamespace(boards=house.boards, tokens=Secrets()))
     sock = socket.create_server(("127.0.0.1", 0))

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 
+from mainspring.agents.tokens import Holder
 from mainspring.rooms import Actor, Forbidden, NotFound, Refusal
 
 TokenKind: TypeAlias = Literal["user", "agent", "runner", "run"]
@@ -36,7 +37,6 @@ class Role(IntEnum):
 PEOPLE: frozenset[TokenKind] = frozenset({"user", "agent"})
 RUNNERS: frozenset[TokenKind] = frozenset({"runner"})
 WITH_RUN: frozenset[TokenKind] = PEOPLE | {"run"}
-RUN_PROTOCOL: frozenset[TokenKind] = frozenset({"runner", "run"})
 ANYONE: frozenset[TokenKind] = PEOPLE | RUNNERS | {"run"}
 
 
@@ -83,9 +83,10 @@ VERBS: Mapping[str, Access] = {
     "run.list": _VIEW,
     "run.show": Access(Role.VIEWER, ANYONE, own="run"),
     "run.log": Access(Role.VIEWER, WITH_RUN, own="run"),
-    "run.heartbeat": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
-    "run.append_log": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
-    "run.complete": Access(Role.MEMBER, RUN_PROTOCOL, own="run"),
+    # the runner's own token: what a run's token is told to do ends with the run
+    "run.heartbeat": Access(Role.MEMBER, RUNNERS),
+    "run.append_log": Access(Role.MEMBER, RUNNERS),
+    "run.complete": Access(Role.MEMBER, RUNNERS),
     "run.cancel": _CHANGE,
     "run.retry": _OPERATE,
     "run.answer": _CHANGE,
@@ -132,6 +133,7 @@ class Caller:
     `agents` are those that a runner's token names. `run_id`, `claim_id`, `card_id` and `card_key` belong to a run's token.
     """
 
+    token_id: UUID
     actor: Actor
     kind: TokenKind
     role: Role
@@ -141,6 +143,22 @@ class Caller:
     claim_id: UUID | None = None
     card_id: UUID | None = None
     card_key: str | None = None
+
+    @classmethod
+    def of(cls, holder: Holder) -> Caller:
+        """Return the caller that a valid token's holder is."""
+        return cls(
+            token_id=holder.token_id,
+            actor=holder.actor,
+            kind=holder.kind,
+            role=Role.named(holder.role),
+            extras=holder.extras,
+            agents=holder.agents,
+            run_id=holder.run_id,
+            claim_id=holder.claim_id,
+            card_id=holder.card_id,
+            card_key=holder.card_key,
+        )
 
     @property
     def tenant_id(self) -> UUID:
@@ -170,7 +188,7 @@ class Caller:
 class Authenticator(Protocol):
     """What the server asks of the agents room: who holds this secret? None when nobody does any more."""
 
-    async def authenticate(self, secret: str) -> Caller | None: ...
+    async def authenticate(self, secret: str) -> Holder | None: ...
 
 
 def bearer(request: Request) -> str:
@@ -184,10 +202,10 @@ def bearer(request: Request) -> str:
 async def authenticate(request: Request) -> Caller:
     """Return who calls; raise Unauthorized. Long polls and streams call it again before each batch."""
     authenticator = cast(Authenticator, request.app.state.services.tokens)
-    caller = await authenticator.authenticate(bearer(request))
-    if caller is None:
+    holder = await authenticator.authenticate(bearer(request))
+    if holder is None:
         raise Unauthorized("this token is not valid: revoked, expired, or never was")
-    return caller
+    return Caller.of(holder)
 
 
 class Requirement:
