@@ -207,6 +207,10 @@ def test_what_was_not_tried_leaves_no_attempt_row():
     assert moved(Deferred(1)).plain
 
 
+def test_what_could_not_be_tried_is_no_attempt():
+    assert moved(Deferred(1), attempts=2, crashes=1).plain
+
+
 def test_dropped_says_why():
     settlement = moved(Dropped("rule disabled"))
     assert (settlement.state, settlement.outcome) == (EffectState.DROPPED, "dropped(rule disabled)")

@@ -1,0 +1,123 @@
+"""Cursors: which tenants lag, what comes next for each, and that none is moved twice."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from mainspring.spine.errors import LogBroken
+from mainspring.spine.ports import Cursor
+from tests.conformance.hands import Hands
+
+
+async def lagging_tenants(hands: Hands, number: int, events: int = 1) -> list[UUID]:
+    tenants = [await hands.tenant() for _ in range(number)]
+    for tenant in tenants:
+        await hands.append(tenant, *["order.paid"] * events)
+    return tenants
+
+
+async def drain_all(hands: Hands) -> None:
+    async with hands.store.system("test") as tx:
+        cursors = await hands.store.lock_lagging(tx, after=None, limit=100, engine_version=1)
+        await hands.store.advance(tx, [(cursor, cursor.head) for cursor in cursors])
+
+
+async def test_only_tenants_behind_their_head_lag(hands: Hands):
+    await hands.tenant()
+    [tenant] = await lagging_tenants(hands, 1, events=2)
+    assert await hands.lagging() == [Cursor(tenant_id=tenant, position=0, head=2)]
+
+
+async def test_an_advanced_cursor_stays_advanced(hands: Hands):
+    [tenant] = await lagging_tenants(hands, 1, events=3)
+    async with hands.store.system("test") as tx:
+        [cursor] = await hands.store.lock_lagging(tx, after=None, limit=10, engine_version=1)
+        await hands.store.advance(tx, [(cursor, 2)])
+    assert await hands.lagging() == [Cursor(tenant_id=tenant, position=2, head=3)]
+    await drain_all(hands)
+    assert await hands.lagging() == []
+
+
+async def test_a_round_that_is_rolled_back_moves_no_cursor(hands: Hands):
+    [tenant] = await lagging_tenants(hands, 1)
+    with pytest.raises(ZeroDivisionError):
+        async with hands.store.system("test") as tx:
+            [cursor] = await hands.store.lock_lagging(tx, after=None, limit=10, engine_version=1)
+            await hands.store.advance(tx, [(cursor, 1)])
+            raise ZeroDivisionError
+    assert await hands.lagging() == [Cursor(tenant_id=tenant, position=0, head=1)]
+
+
+async def test_the_search_starts_behind_a_tenant_and_wraps(hands: Hands):
+    one, two, three, four = await lagging_tenants(hands, 4)
+    found = await hands.lagging(after=two, limit=3)
+    assert [cursor.tenant_id for cursor in found] == [three, four, one]
+    found = await hands.lagging(after=four, limit=10)
+    assert [cursor.tenant_id for cursor in found] == [one, two, three, four]
+
+
+async def test_an_engine_older_than_the_rows_gets_nothing(hands: Hands):
+    # it might not know what a new kind of event owes, and would move the cursor past it
+    await lagging_tenants(hands, 1)
+    await hands.subject.set_engine_version(2)
+    assert await hands.lagging(version=1) == []
+    assert len(await hands.lagging(version=2)) == 1
+    assert len(await hands.lagging(version=3)) == 1
+
+
+async def test_the_next_events_come_as_whole_prefixes(hands: Hands):
+    one, two = await lagging_tenants(hands, 2, events=3)
+    await hands.append(one, "order.sent")
+    async with hands.store.system("test") as tx:
+        cursors = await hands.store.lock_lagging(tx, after=None, limit=10, engine_version=1)
+        cursors = [replace(c, position=1) if c.tenant_id == one else c for c in cursors]
+        both = await hands.store.read_lagging(tx, cursors, per_tenant=2, limit=10)
+        cut = await hands.store.read_lagging(tx, cursors, per_tenant=10, limit=4)
+    assert [(event.tenant_id, event.seq) for event in both] == [(one, 2), (one, 3), (two, 1), (two, 2)]
+    assert [(event.tenant_id, event.seq) for event in cut] == [(one, 2), (one, 3), (one, 4), (two, 1)]
+
+
+async def test_the_next_events_come_in_the_order_of_the_cursors(hands: Hands):
+    # so that a round that is cut short begins where the last one ended, and does not starve the last tenants
+    one, two = await lagging_tenants(hands, 2)
+    async with hands.store.system("test") as tx:
+        cursors = await hands.store.lock_lagging(tx, after=one, limit=10, engine_version=1)
+        events = await hands.store.read_lagging(tx, cursors, per_tenant=10, limit=10)
+    assert [event.tenant_id for event in events] == [two, one]
+
+
+async def test_a_cursor_that_moved_meanwhile_is_not_moved_again(hands: Hands):
+    [tenant] = await lagging_tenants(hands, 1, events=3)
+    [seen] = await hands.lagging()
+    await drain_all(hands)
+    with pytest.raises(LogBroken):
+        async with hands.store.system("test") as tx:
+            await hands.store.advance(tx, [(seen, 1)])
+    await hands.append(tenant, "order.sent")
+    assert await hands.lagging() == [Cursor(tenant_id=tenant, position=3, head=4)]
+
+
+async def test_two_drains_never_hold_one_cursor(hands: Hands):
+    one, two, three = await lagging_tenants(hands, 3)
+    if not hands.subject.concurrent:
+        pytest.skip("transactions run one after another here")
+    first_holds, second_looked = asyncio.Event(), asyncio.Event()
+
+    async def first() -> list[UUID]:
+        async with hands.store.system("first") as tx:
+            held = await hands.store.lock_lagging(tx, after=None, limit=2, engine_version=1)
+            first_holds.set()
+            await second_looked.wait()
+            return [cursor.tenant_id for cursor in held]
+
+    async def second() -> list[UUID]:
+        await first_holds.wait()
+        found = [cursor.tenant_id for cursor in await hands.lagging()]
+        second_looked.set()
+        return found
+
+    assert await asyncio.gather(first(), second()) == [[one, two], [three]]
