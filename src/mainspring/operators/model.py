@@ -12,7 +12,9 @@ from uuid import UUID
 from mainspring.spine.desk import cause_of
 
 if TYPE_CHECKING:
+    from mainspring.db import Scope
     from mainspring.rooms import Actor, Tx
+    from mainspring.spine.events import Event
 
 RUN: Final = "run"  # the kind under which failed and lost runs lie beside dead effects
 DEAD_RUN_STATES: Final = frozenset({"failed", "lost"})
@@ -243,27 +245,28 @@ class RunDesk(Protocol):
         """Give the failed or lost ones of these runs up; return their ids."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleVerdict:
-    """What one rule in force at an event said of it: it matched, or the first term that did not hold."""
+class RuleVerdict(Protocol):
+    """What one rule made of one event: it matched, or the first term that did not hold, and why in a sentence."""
 
-    rule_id: UUID
-    rule: str
-    version: int
-    matched: bool
-    term: str | None = None
-    detail: str = ""
+    @property
+    def rule_id(self) -> UUID: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def matched(self) -> bool: ...
+    @property
+    def failed_term(self) -> str | None: ...
+    @property
+    def why_text(self) -> str: ...
+    def as_json(self) -> dict[str, Any]: ...
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the verdict as it is shown."""
-        return {
-            "rule_id": str(self.rule_id),
-            "rule": self.rule,
-            "version": self.version,
-            "matched": self.matched,
-            "term": self.term,
-            "detail": self.detail,
-        }
+
+class Verdicts(Protocol):
+    """What the triggers room answers: what each rule made of an event."""
+
+    async def __call__(self, scope: Scope, event: Event, /) -> Sequence[RuleVerdict]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

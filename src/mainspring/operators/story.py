@@ -13,10 +13,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
+from mainspring.triggers.model import TERMS
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
+# terms are tried in this order: the later one failed, the nearer it was
+_NEARNESS: Final = {term: n for n, term in enumerate((*TERMS, "self_trigger", "depth"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +303,11 @@ def verdict_nodes(judged: Judged) -> Iterable[Node]:
     """Yield a line for each verdict: those that owe nothing say why."""
     shown, hidden = nearest(judged.rules)
     for verdict in shown:
-        named = f"rule {verdict.rule!r} v{verdict.version}"
+        named = f"rule {verdict.name!r}" + (f" v{verdict.version}" if verdict.version else "")
         if verdict.matched:
             yield Node(f"{named}: matched", "good")
         else:
-            tail = f" ({verdict.detail})" if verdict.detail else ""
-            yield Node(f"{named}: did not match: {verdict.term}{tail}", "quiet")
+            yield Node(f"{named}: no: {verdict.why_text}", "quiet")
     if hidden:
         yield Node(f"{_n(hidden, 'more rule')} did not match", "quiet")
     for name, term in judged.others:
@@ -314,9 +316,12 @@ def verdict_nodes(judged: Judged) -> Iterable[Node]:
 
 
 def nearest(verdicts: Sequence[RuleVerdict]) -> tuple[list[RuleVerdict], int]:
-    """Return all that matched and the first of those that did not, and how many are left out."""
+    """Return all that matched, then those that missed by least, and how many are left out."""
     matched = [one for one in verdicts if one.matched]
-    others = [one for one in verdicts if not one.matched]
+    others = sorted(
+        (one for one in verdicts if not one.matched),
+        key=lambda one: -_NEARNESS.get(one.failed_term or "", -1),
+    )
     return matched + others[:UNMATCHED_SHOWN_MAX], max(0, len(others) - UNMATCHED_SHOWN_MAX)
 
 

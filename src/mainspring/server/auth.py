@@ -117,7 +117,7 @@ VERBS: Mapping[str, Access] = {
 }
 
 # Routes that ask for no token: they show no tenant's data.
-PUBLIC = frozenset({"/livez", "/readyz", "/metrics", "/version", "/docs/problems", "/docs/problems/{code}"})
+PUBLIC = frozenset({"/livez", "/readyz", "/metrics", "/version", "/docs/problems/{code}"})
 
 
 class Unauthorized(Refusal):

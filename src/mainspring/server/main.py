@@ -34,6 +34,16 @@ CANNOT_START = 1
 class Server(uvicorn.Server):
     """The web server, as a part of our program: signals are the program's."""
 
+    def __init__(self, settings: uvicorn.Config) -> None:
+        """Serves what `settings` name; `listening` is set once connections are taken."""
+        super().__init__(settings)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections, and say so."""
+        await super().startup(sockets)
+        self.listening.set()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals alone."""
@@ -59,7 +69,7 @@ async def _serve(settings: Settings) -> int:
         sock.close()
         raise
     try:
-        config.refuse_exposed_demo(settings, demo_token=await services.has_demo_token())
+        config.refuse_exposed_demo(settings, demo_token=await services.tokens.demo_token_lives())
         app = create_app(services)
         server = Server(
             uvicorn.Config(
@@ -73,10 +83,10 @@ async def _serve(settings: Settings) -> int:
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
             )
         )
-        services.start()
+        await services.start()
         await _until_stopped(settings, app, server, sock)
     finally:
-        await services.stop(grace_seconds=settings.shutdown_grace_seconds)
+        await services.stop()
     return 0
 
 
@@ -88,19 +98,17 @@ async def _until_stopped(settings: Settings, app: FastAPI, server: Server, sock:
     web = asyncio.create_task(server.serve(sockets=[sock]), name="mainspring web")
     stopping = asyncio.create_task(stop.wait())
     try:
-        await _listening(server, web)
-        print(f"mainspring: ready at {settings.url} (process {os.getpid()})", flush=True)
+        heard = asyncio.create_task(server.listening.wait())
+        await asyncio.wait({web, heard, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
+        if server.listening.is_set():
+            print(f"mainspring: ready at {settings.url} (process {os.getpid()})", flush=True)
         await asyncio.wait({web, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         app.state.closing.set()
         server.should_exit = True
         stopping.cancel()
         await web
-
-
-async def _listening(server: Server, web: asyncio.Task[None]) -> None:
-    while not server.started and not web.done():
-        await asyncio.sleep(0.005)
 
 
 def _bound(host: str, port: int) -> socket.socket:

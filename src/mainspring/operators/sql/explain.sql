@@ -132,3 +132,12 @@ select a.run_id as of, a.n, a.runner, a.started_at, a.ended_at, a.outcome, a.err
   from mainspring.run_attempts a
  where a.tenant_id = $1 and a.run_id = any($2::uuid[])
  order by a.run_id, a.started_at, a.n;
+
+-- name: events_of_rooms
+-- The latest events that a rule could look at at all: how one rule judged them is the story of what it ignored.
+select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
+       e.traceparent, e.occurred_at
+  from mainspring.events e
+ where e.tenant_id = $1 and (e.kind like 'card.%' or e.kind like 'run.%')
+ order by e.seq desc
+ limit $2;

@@ -1,0 +1,271 @@
+"""Explain: takes a reference, leaves the story of what it names. Reads only, in one transaction of its tenant.
+
+The verdicts are not records: they are asked again, of the same pure judges that the drain asks, about the same events.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from mainspring.db import Database, Scope
+from mainspring.operators.model import CardKey, Id, Noun, Ref, RuleName, Seq, Verdicts, parse_ref
+from mainspring.operators.story import Found, Judged, Row, Story
+from mainspring.rooms import FieldError, Invalid, NotFound
+from mainspring.spine.errors import OutcomeUnknown, Transient
+from mainspring.spine.events import Event
+from mainspring.spine.ports import NotOwed, Obligation
+from mainspring.sql import Queries
+from mainspring.stores.postgres.rows import event_of
+
+SQL = Queries("mainspring.operators.sql")
+EVENTS_DEFAULT: Final = 50
+EVENTS_MAX: Final = 500
+RUNS_MAX: Final = 100
+CAUSED_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What was found for a reference, before what hangs on it is read."""
+
+    noun: Noun
+    title: str
+    now: Row
+    events: Sequence[Event]
+    effects: Sequence[UUID] = ()
+    runs: Sequence[UUID] = ()
+    more: bool = False
+    only_rule: UUID | None = None
+    caused: bool = False
+
+
+class ExplainService:
+    """Tells what happened to a thing, what was owed for it, and why nothing was."""
+
+    def __init__(
+        self,
+        db: Database,
+        verdicts: Verdicts,
+        obligations: Sequence[Obligation[Scope]],
+        *,
+        runner_silence_seconds: float,
+    ) -> None:
+        """`obligations` are those whose verdict is not already among the rules'."""
+        self._db = db
+        self._verdicts = verdicts
+        self._obligations = obligations
+        self._silence = runner_silence_seconds
+
+    async def explain(self, tenant: UUID, ref: str, *, limit: int = EVENTS_DEFAULT) -> Story:
+        """Return the story of what a reference names, with at most `limit` events. Raises Invalid and NotFound."""
+        parsed = parse_ref(ref)
+        if parsed is None:
+            raise Invalid(
+                FieldError(
+                    "/ref", "a card's key or id, event:SEQ, the id of an effect or run, a rule's id or name"
+                )
+            )
+        async with self._db.tenant(tenant, purpose="explain") as scope:
+            asked = await self._asked(scope, tenant, parsed, ref, limit)
+            return Story(await self._found(scope, tenant, asked))
+
+    async def _asked(self, scope: Scope, tenant: UUID, ref: Ref, text: str, limit: int) -> _Asked:
+        noun: Noun | None
+        match ref:
+            case Seq(seq):
+                return await self._event(scope, tenant, seq)
+            case CardKey(board, number):
+                noun, found = "card", await scope.fetchval(SQL["card_by_key"], tenant, board, number)
+            case RuleName(name):
+                noun, found = "rule", await scope.fetchval(SQL["rule_by_name"], tenant, name)
+            case Id(found, named):
+                noun = await scope.fetchval(SQL["noun_of_id"], tenant, found)
+                if named is not None and noun != named:
+                    noun = None
+            case _:
+                assert_never(ref)
+        if found is None or noun is None:
+            raise NotFound("card, event, effect, run or rule", text)
+        tell = {"card": self._card, "run": self._run, "effect": self._effect, "rule": self._rule}
+        return await tell[noun](scope, tenant, found, limit)
+
+    # by noun ------------------------------------------------------------------------------------------------
+
+    async def _event(self, scope: Scope, tenant: UUID, seq: int) -> _Asked:
+        events = await _events(scope, "events_by_seq", tenant, [seq])
+        if not events:
+            raise NotFound("event", seq)
+        now = {"seq": seq, "kind": events[0].kind, "subject": events[0].subject, "data": dict(events[0].data)}
+        return _Asked(noun="event", title=f"event {seq}", now=now, events=events, caused=True)
+
+    async def _card(self, scope: Scope, tenant: UUID, card_id: UUID, limit: int) -> _Asked:
+        [row] = await _rows(scope, "card_now", tenant, card_id)
+        runs = [r["id"] for r in await scope.fetch(SQL["runs_of_card"], tenant, card_id, RUNS_MAX)]
+        events, more = await _about(scope, tenant, [card_id, *runs], limit)
+        gone = " (deleted)" if row["deleted_at"] else ""
+        now = _json(
+            row, "key", "title", "state", "version", "agent", "eligible_version", "dispatched_version"
+        )
+        return _Asked(
+            noun="card",
+            title=f"{row['key']} {row['title']!r} in {row['state']}{gone}",
+            now={"id": str(card_id), **now, "deleted": row["deleted_at"] is not None},
+            events=events,
+            runs=runs,
+            more=more,
+        )
+
+    async def _run(self, scope: Scope, tenant: UUID, run_id: UUID, limit: int) -> _Asked:
+        [row] = await _rows(scope, "runs_by_id", tenant, [run_id], self._silence)
+        events, more = await _about(scope, tenant, [run_id], limit)
+        why = await _events(scope, "events_by_seq", tenant, [row["event_seq"]] if row["event_seq"] else [])
+        return _Asked(
+            noun="run",
+            title=f"run {run_id} of {row['agent']}",
+            now={
+                "id": str(run_id),
+                **_json(row, "state", "agent", "card_key", "attempts", "outcome", "error"),
+            },
+            events=_merged(why, events),
+            runs=[run_id],
+            more=more,
+        )
+
+    async def _effect(self, scope: Scope, tenant: UUID, effect_id: UUID, limit: int) -> _Asked:
+        [row] = await _rows(scope, "effects_by_id", tenant, [effect_id])
+        events, more = await _about(scope, tenant, [effect_id], limit)
+        why = await _events(scope, "events_by_seq", tenant, [row["event_seq"]] if row["event_seq"] else [])
+        return _Asked(
+            noun="effect",
+            title=f"{row['kind']} {row['key']}",
+            now={"id": str(effect_id), **_json(row, "kind", "key", "state", "attempts", "outcome", "error")},
+            events=_merged(why, events),
+            effects=[effect_id],
+            more=more,
+        )
+
+    async def _rule(self, scope: Scope, tenant: UUID, rule_id: UUID, limit: int) -> _Asked:
+        [row] = await _rows(scope, "rule_now", tenant, rule_id)
+        changes, more = await _about(scope, tenant, [rule_id], limit)
+        recent = await _events(scope, "events_of_rooms", tenant, limit)
+        fired = await scope.fetch(SQL["effects_of_rule"], tenant, rule_id, limit)
+        causes = await _events(
+            scope, "events_by_seq", tenant, [r["event_seq"] for r in fired if r["event_seq"]]
+        )
+        word = "deleted" if row["deleted_at"] else "enabled" if row["enabled"] else "disabled"
+        now = _json(row, "name", "enabled", "version", "terms", "action", "options", "from_seq")
+        return _Asked(
+            noun="rule",
+            title=f"rule {row['name']!r} v{row['version']} ({word})",
+            now={"id": str(rule_id), **now, "deleted": row["deleted_at"] is not None},
+            events=_merged(changes, recent, causes),
+            effects=[r["id"] for r in fired],
+            more=more,
+            only_rule=rule_id,
+        )
+
+    # what hangs on it ---------------------------------------------------------------------------------------
+
+    async def _found(self, scope: Scope, tenant: UUID, asked: _Asked) -> Found:
+        seqs = [event.seq for event in asked.events]
+        ends = await scope.fetchrow(SQL["log_ends"], tenant)
+        effects = await self._effects(scope, tenant, asked, seqs)
+        launches = [(row["kind"], row["key"]) for row in effects]
+        made = await scope.fetch(
+            SQL["runs_of_launches"], tenant, [kind for kind, _ in launches], [key for _, key in launches]
+        )
+        ids = list(dict.fromkeys([*asked.runs, *(row["id"] for row in made)]))
+        runs = await _rows(scope, "runs_by_id", tenant, ids, self._silence)
+        caused = await _rows(scope, "events_caused_by", tenant, seqs, CAUSED_MAX) if asked.caused else []
+        ruled = {row["rule_id"] for row in (*effects, *runs) if row["rule_id"]}
+        names = await scope.fetch(SQL["rule_names"], tenant, list(ruled))
+        return Found(
+            noun=asked.noun,
+            title=asked.title,
+            now=asked.now,
+            position=ends["position"] if ends is not None else 0,
+            events=asked.events,
+            judged=await self._judged(scope, asked),
+            effects=effects,
+            runs=runs,
+            history=await _history(scope, tenant, effects, runs),
+            caused=caused,
+            rule_names={row["id"]: row["name"] for row in names},
+            more=asked.more,
+        )
+
+    async def _effects(self, scope: Scope, tenant: UUID, asked: _Asked, seqs: list[int]) -> list[Row]:
+        if asked.noun in ("effect", "rule"):  # of their events, what others owed is another story
+            return await _rows(scope, "effects_by_id", tenant, list(asked.effects))
+        return await _rows(scope, "effects_of_events", tenant, seqs)
+
+    async def _judged(self, scope: Scope, asked: _Asked) -> dict[int, Judged]:
+        rules = {event.seq: await self._verdicts(scope, event) for event in asked.events}
+        others: dict[int, list[tuple[str, str | None]]] = defaultdict(list)
+        for obligation in self._obligations if asked.only_rule is None else ():
+            for seq, term in (await _terms(scope, obligation, asked.events)).items():
+                others[seq].append((obligation.name, term))
+        return {
+            event.seq: Judged(
+                rules=[one for one in rules[event.seq] if asked.only_rule in (None, one.rule_id)],
+                others=others[event.seq],
+            )
+            for event in asked.events
+        }
+
+
+async def _terms(
+    scope: Scope, obligation: Obligation[Scope], events: Sequence[Event]
+) -> dict[int, str | None]:
+    """Return, of the events that an obligation looks at, the term that failed, or None where it owes."""
+    mine = [event for event in events if obligation.kinds is None or event.kind in obligation.kinds]
+    if not mine:
+        return {}
+    try:
+        async with scope.savepoint():
+            context = await obligation.load(scope, mine)
+            verdicts = {event.seq: obligation.judge(event, context) for event in mine}
+    except (Transient, OutcomeUnknown):
+        raise
+    except Exception as error:  # noqa: BLE001 - a story is told to its end: this is a part of it
+        return {event.seq: f"it cannot judge: {type(error).__name__}: {error}" for event in mine}
+    return {seq: verdict.term if isinstance(verdict, NotOwed) else None for seq, verdict in verdicts.items()}
+
+
+async def _rows(scope: Scope, name: str, *args: Any) -> list[Row]:
+    return [dict(row) for row in await scope.fetch(SQL[name], *args)]
+
+
+async def _events(scope: Scope, name: str, *args: Any) -> list[Event]:
+    return [event_of(row) for row in await scope.fetch(SQL[name], *args)]
+
+
+async def _about(scope: Scope, tenant: UUID, ids: Sequence[UUID], limit: int) -> tuple[list[Event], bool]:
+    """Return the latest events about these things, oldest first, and whether there are older ones."""
+    found = await _events(scope, "events_of_subjects", tenant, [str(one) for one in ids], limit + 1)
+    return found[:limit][::-1], len(found) > limit
+
+
+async def _history(
+    scope: Scope, tenant: UUID, effects: Iterable[Row], runs: Iterable[Row]
+) -> dict[UUID, list[Row]]:
+    history: dict[UUID, list[Row]] = defaultdict(list)
+    for name, things in (("effect_attempts", effects), ("run_attempts", runs)):
+        for row in await _rows(scope, name, tenant, [thing["id"] for thing in things]):
+            history[row["of"]].append(row)
+    return history
+
+
+def _merged(*parts: Sequence[Event]) -> list[Event]:
+    """Return events of several readings in their order, each once."""
+    return sorted(
+        {event.seq: event for part in parts for event in part}.values(), key=lambda event: event.seq
+    )
+
+
+def _json(row: Row, *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}

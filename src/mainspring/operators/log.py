@@ -1,0 +1,136 @@
+"""The log and the outbox as they lie: events and effects, listed and shown, and a pending effect cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from mainspring.db import Database
+from mainspring.rooms import Conflict, NotFound, ServerSpine
+from mainspring.spine.effects import FINAL, Attempt, EffectRow, EffectState
+from mainspring.spine.events import Event
+from mainspring.sql import Queries
+from mainspring.stores.postgres.rows import event_of
+
+SQL = Queries("mainspring.operators.sql")
+
+
+class LogService:
+    """Events and effects, one method a question, one transaction a method."""
+
+    def __init__(self, db: Database, spine: ServerSpine) -> None:
+        self._db = db
+        self._spine = spine
+
+    async def events(
+        self, tenant: UUID, *, after: int, kind: str | None, subject: str | None, limit: int
+    ) -> list[Event]:
+        """Return events behind a seq, oldest first; `kind` may be `card.*`, all of a noun."""
+        exact, noun = (None, kind[:-2]) if kind is not None and kind.endswith(".*") else (kind, None)
+        async with self._db.tenant(tenant, purpose="events") as scope:
+            found = await scope.fetch(SQL["list_events"], tenant, after, exact, noun, subject, limit)
+        return [event_of(row) for row in found]
+
+    async def event(self, tenant: UUID, seq: int) -> Event:
+        """Return one event. Raises NotFound."""
+        async with self._db.tenant(tenant, purpose="events") as scope:
+            found = await scope.fetch(SQL["events_by_seq"], tenant, [seq])
+        if not found:
+            raise NotFound("event", seq)
+        return event_of(found[0])
+
+    async def effects(
+        self,
+        tenant: UUID,
+        *,
+        state: EffectState | None,
+        kind: str | None,
+        event_seq: int | None,
+        after: UUID | None,
+        limit: int,
+    ) -> list[EffectRow]:
+        """Return effects that match, oldest first."""
+        async with self._db.tenant(tenant, purpose="effects") as scope:
+            return await self._spine.store.effects(
+                scope, tenant, state=state, kind=kind, event_seq=event_seq, after=after, limit=limit
+            )
+
+    async def effect(self, tenant: UUID, effect_id: UUID) -> tuple[EffectRow, Sequence[Attempt]]:
+        """Return one effect and its attempts. Raises NotFound."""
+        async with self._db.tenant(tenant, purpose="effects") as scope:
+            row = await self._spine.store.effect(scope, tenant, effect_id)
+            if row is None:
+                raise NotFound("effect", effect_id)
+            return row, await self._spine.store.attempts(scope, tenant, effect_id)
+
+    async def cancel(self, tenant: UUID, effect_id: UUID) -> EffectRow:
+        """Drop a pending effect, or ask a claimed one's settle to. Raises NotFound, and Conflict when it has ended."""
+        async with self._db.tenant(tenant, purpose="effects") as scope:
+            before = await self._spine.store.effect(scope, tenant, effect_id)
+            state = await self._spine.store.cancel(scope, tenant, effect_id)
+            row = await self._spine.store.effect(scope, tenant, effect_id)
+        if before is None or state is None or row is None:
+            raise NotFound("effect", effect_id)
+        if before.state is EffectState.DEAD or before.state in FINAL:
+            raise Conflict(
+                f"effect {effect_id} is {before.state}: there is nothing to cancel", code="effect_ended"
+            )
+        return row
+
+
+def shown(event: Event) -> dict[str, Any]:
+    """Return an event as it is shown."""
+    return {
+        "seq": event.seq,
+        "id": str(event.id),
+        "kind": event.kind,
+        "subject": event.subject,
+        "actor_id": str(event.actor_id) if event.actor_id else None,
+        "data": dict(event.data),
+        "cause_seq": event.cause_seq,
+        "via": [str(rule) for rule in event.via],
+        "depth": event.depth,
+        "trust": str(event.trust),
+        "occurred_at": event.occurred_at.isoformat(),
+    }
+
+
+def shown_effect(row: EffectRow) -> dict[str, Any]:
+    """Return an effect as it is shown. `not_before` is null while its rule is paused."""
+    return {
+        "id": str(row.id),
+        "kind": row.kind,
+        "key": row.key,
+        "state": str(row.state),
+        "event_seq": row.event_seq,
+        "rule_id": str(row.rule_id) if row.rule_id else None,
+        "rule_version": row.rule_version,
+        "target": row.target,
+        "payload": dict(row.payload),
+        "attempts": row.attempts,
+        "crashes": row.crashes,
+        "deferrals": row.deferrals,
+        "epoch": row.epoch,
+        "worker": row.worker,
+        "lease_until": row.lease_until.isoformat() if row.lease_until else None,
+        "not_before": row.not_before.isoformat() if row.not_before else None,
+        "cancel_requested": row.cancel_requested,
+        "outcome": row.outcome,
+        "error": row.error,
+        "created_at": row.created_at.isoformat(),
+        "settled_at": row.settled_at.isoformat() if row.settled_at else None,
+    }
+
+
+def shown_attempt(one: Attempt) -> dict[str, Any]:
+    """Return an attempt as it is shown."""
+    return {
+        "n": one.n,
+        "epoch": one.epoch,
+        "worker": one.worker,
+        "started_at": one.started_at.isoformat(),
+        "ended_at": one.ended_at.isoformat(),
+        "outcome": one.outcome,
+        "error": one.error,
+    }

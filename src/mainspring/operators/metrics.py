@@ -1,0 +1,26 @@
+"""Gauges of what is owed, asked of the database in one statement a scrape. Takes nothing; leaves `telemetry`'s gauges set."""
+
+from __future__ import annotations
+
+from mainspring import telemetry
+from mainspring.db import Database
+from mainspring.sql import Queries
+
+SQL = Queries("mainspring.operators.sql")
+
+
+async def measure(db: Database) -> None:
+    """Set the gauges of the log, its cursors and the effects, over all tenants. Kinds that have nothing are left out."""
+    async with db.system("metrics") as scope:
+        log = await scope.fetchrow(SQL["log_gauges"])
+        kinds = await scope.fetch(SQL["effect_gauges"])
+    assert log is not None
+    telemetry.event_head.set(log["head"])
+    telemetry.drained_position.set(log["position"])
+    telemetry.drain_lag.set(log["lag_seconds"])
+    for gauge in (telemetry.effects_owed, telemetry.effects_oldest_owed, telemetry.effects_dead):
+        gauge.clear()
+    for row in kinds:
+        telemetry.effects_owed.labels(row["kind"]).set(row["owed"])
+        telemetry.effects_oldest_owed.labels(row["kind"]).set(row["oldest_seconds"])
+        telemetry.effects_dead.labels(row["kind"]).set(row["dead"])

@@ -1,0 +1,11 @@
+-- name: list_events
+-- By subject through its index; by kind along the log.
+select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
+       e.traceparent, e.occurred_at
+  from mainspring.events e
+ where e.tenant_id = $1 and e.seq > $2
+   and ($3::text is null or e.kind = $3)
+   and ($4::text is null or split_part(e.kind, '.', 1) = $4)
+   and ($5::text is null or e.subject = $5)
+ order by e.seq
+ limit $6;

@@ -1,0 +1,209 @@
+"""The shapes of the operators' answers, for the API's description. Checked on the way out: what is described is what is sent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+
+class EventOut(BaseModel):
+    """An event: what happened, in the order of commits. `data` is a snapshot that never changes."""
+
+    seq: int
+    id: UUID
+    kind: str
+    subject: str
+    actor_id: UUID | None
+    data: dict[str, Any]
+    cause_seq: int | None
+    via: list[UUID]
+    depth: int
+    trust: str
+    occurred_at: datetime
+
+
+class EventPage(BaseModel):
+    """A page of events; `next` is the seq to go on behind."""
+
+    data: list[EventOut]
+    next: str | None
+
+
+class EffectOut(BaseModel):
+    """An effect: something that is owed, and how far it is."""
+
+    id: UUID
+    kind: str
+    key: str
+    state: str
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    target: str
+    payload: dict[str, Any]
+    attempts: int
+    crashes: int
+    deferrals: int
+    epoch: int
+    worker: str | None
+    lease_until: datetime | None
+    not_before: datetime | None
+    cancel_requested: bool
+    outcome: str | None
+    error: str | None
+    created_at: datetime
+    settled_at: datetime | None
+
+
+class EffectPage(BaseModel):
+    """A page of effects, oldest first."""
+
+    data: list[EffectOut]
+    next: str | None
+
+
+class AttemptOut(BaseModel):
+    """One attempt of an effect."""
+
+    n: int
+    epoch: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    outcome: str
+    error: str | None
+
+
+class EffectWithAttempts(EffectOut):
+    """An effect with every attempt that did not simply succeed the first time."""
+
+    history: list[AttemptOut]
+
+
+class LetterOut(BaseModel):
+    """A dead letter: an effect that gave up, or a run (`kind` is `run`) that failed or was lost."""
+
+    kind: str
+    id: UUID
+    subject: str
+    state: str
+    cause: str
+    outcome: str | None
+    error: str | None
+    attempts: int
+    since: datetime
+    event_seq: int | None
+    agent: str | None
+
+
+class CauseOut(BaseModel):
+    """Dead letters that died of the same, the most frequent first."""
+
+    cause: str
+    kinds: list[str]
+    count: int
+    oldest: datetime
+    newest: datetime
+    ids: list[UUID] = Field(description="Some of them, the oldest first")
+
+
+class DeskPage(BaseModel):
+    """A page of dead letters, the latest first; or, grouped, all causes on one page."""
+
+    data: list[LetterOut] | list[CauseOut]
+    next: str | None
+
+
+class SkippedOut(BaseModel):
+    """One that was asked for and is left alone."""
+
+    id: UUID
+    because: str
+
+
+class PlannedOut(BaseModel):
+    """One that a replay would take, and what would become of it."""
+
+    kind: str
+    id: UUID
+    subject: str
+    cause: str
+    event_seq: int | None
+    new_key: bool | None = None
+    then: str
+
+
+class PlanOut(BaseModel):
+    """What a replay would do, in this order. Nothing is changed by asking."""
+
+    eligible: list[PlannedOut]
+    skipped: list[SkippedOut]
+    order: str
+    waived: list[str]
+
+
+class NamedOut(BaseModel):
+    """One that was decided on."""
+
+    kind: str
+    id: UUID
+    subject: str
+
+
+class ReplayedOut(BaseModel):
+    """What was owed or queued again, and what was left alone."""
+
+    replayed: list[NamedOut]
+    skipped: list[SkippedOut]
+
+
+class DiscardedOut(BaseModel):
+    """What was given up, and what was left alone."""
+
+    discarded: list[NamedOut]
+    skipped: list[SkippedOut]
+
+
+class NodeOut(BaseModel):
+    """A line of a story, and what follows from it."""
+
+    text: str
+    tone: Literal["plain", "good", "bad", "wait", "quiet"]
+    children: list[NodeOut]
+
+
+class StoryOut(BaseModel):
+    """The story of a card, event, effect, run or rule; `tree` is the same for people."""
+
+    noun: Literal["card", "event", "effect", "run", "rule"]
+    title: str
+    summary: str
+    now: dict[str, Any]
+    events: list[dict[str, Any]]
+    effects: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+    older_events_left_out: bool
+    tree: NodeOut
+
+
+class CheckOut(BaseModel):
+    """What one invariant's check found."""
+
+    invariant: str
+    what: str
+    examined: int
+    ok: bool
+    count: int
+    violations: list[str]
+    note: str
+
+
+class ReportOut(BaseModel):
+    """What `verify` found; `through_seq` is how far the log had been drained when it began."""
+
+    ok: bool
+    through_seq: int
+    checks: list[CheckOut]

@@ -1,0 +1,28 @@
+"""`/explain?ref=`: the whole story of a card, event, effect, run or rule, negative verdicts included."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from mainspring.operators.explain import EVENTS_DEFAULT, EVENTS_MAX
+from mainspring.server.answers import StoryOut
+from mainspring.server.auth import Caller, require
+
+router = APIRouter(prefix="/explain", tags=["explain"])
+
+_REF = "A card's key or id, an event as `event:12` or `12`, the id of an effect or run, a rule's id or name"
+
+
+@router.get("", response_model=StoryOut)
+async def explain(
+    request: Request,
+    caller: Annotated[Caller, require("explain.show")],
+    ref: Annotated[str, Query(min_length=1, max_length=250, description=_REF)],
+    limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = EVENTS_DEFAULT,
+) -> dict[str, Any]:
+    """Tell what happened, what was owed, every attempt, and why each rule in force did or did not match."""
+    story = await request.app.state.services.explain.explain(caller.tenant_id, ref, limit=limit)
+    answer: dict[str, Any] = story.as_json()
+    return answer

@@ -1,0 +1,239 @@
+"""The one place that joins the parts: takes settings, leaves `Services` that a server serves, or says what is missing.
+
+Rooms do not know each other's verbs; here they are handed in. Nothing starts half-joined: a schema that is not there, that is newer
+than we are, or a login that sees past its tenant is refused before a port answers. If it dies here, nothing has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import asyncpg
+
+from mainspring import config, migrate, telemetry
+from mainspring.agents import build as agents_room
+from mainspring.agents import service as agents_service
+from mainspring.agents.model import RunPolicy
+from mainspring.agents.runners import RunnerService
+from mainspring.agents.service import AgentService, RunService
+from mainspring.agents.tokens import TokenService
+from mainspring.agents.verbs import RunVerbs
+from mainspring.boards import effects as boards_effects
+from mainspring.boards import verbs as board_verbs
+from mainspring.boards.service import BoardService
+from mainspring.config import Settings
+from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
+from mainspring.operators import metrics
+from mainspring.operators.desk import DeskService
+from mainspring.operators.explain import ExplainService
+from mainspring.operators.log import LogService
+from mainspring.operators.model import KindLimits
+from mainspring.operators.verify import VerifyService
+from mainspring.spine.drain import ENGINE_VERSION
+from mainspring.spine.effects import EffectKind
+from mainspring.spine.engine import Spine, SpineSettings
+from mainspring.spine.errors import SpineError
+from mainspring.spine.executors import Executor
+from mainspring.spine.ports import Obligation
+from mainspring.stores.postgres import PostgresStore
+from mainspring.triggers import effects as triggers_effects
+from mainspring.triggers import explain as triggers_explain
+from mainspring.triggers.service import RuleService
+
+POOL_CLOSES_SECONDS = 5.0
+RULES = "rules"  # the obligation whose verdicts are told rule by rule
+
+
+class CannotStart(Exception):
+    """Something that a server needs is missing or not as it must be."""
+
+
+class Engine(Spine[Scope]):
+    """The engine with the leases that the settings say, and a memory of what was declared to it."""
+
+    def __init__(
+        self, store: PostgresStore, settings: SpineSettings, *, leases: Mapping[bool, float]
+    ) -> None:
+        """`leases` are the seconds of transactional (True) and external (False) kinds."""
+        self.obligations: list[Obligation[Scope]] = []
+        self.kinds: dict[str, EffectKind] = {}
+        self._leases = leases
+        super().__init__(store, settings)
+
+    def register_obligation(self, obligation: Obligation[Scope]) -> None:
+        """Add an obligation; its name is its own."""
+        super().register_obligation(obligation)
+        self.obligations.append(obligation)
+
+    def register_executor(self, executor: Executor[Scope]) -> None:
+        """Add how a kind is done, with the lease that the settings give such kinds."""
+        kind = replace(executor.kind, lease_seconds=self._leases[executor.kind.transactional])
+        super().register_executor(replace(executor, kind=kind))
+        self.kinds[kind.name] = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that a server process serves. Built once; `start` sets the engine going, `stop` ends everything."""
+
+    settings: Settings
+    policy: RunPolicy
+    pool: Pool
+    db: Database
+    spine: Engine
+    boards: BoardService
+    agents: AgentService
+    runs: RunService
+    runners: RunnerService
+    rules: RuleService
+    tokens: TokenService
+    log: LogService
+    desk: DeskService
+    explain: ExplainService
+    verify: VerifyService
+
+    async def start(self) -> None:
+        """Start the engine's loops and the rooms' own."""
+        await self.spine.start()
+
+    async def stop(self) -> None:
+        """Hand back what is held, then close the connections."""
+        await self.spine.stop()
+        await gather_closed(self.pool, timeout_seconds=POOL_CLOSES_SECONDS)
+
+    async def measure(self) -> None:
+        """Set the gauges that are asked of the database."""
+        await metrics.measure(self.db)
+        await agents_service.measure(self.db, self.policy)
+
+
+async def build(settings: Settings) -> Services:
+    """Join everything on a checked database. Raises CannotStart."""
+    pool = await _pool(settings)
+    try:
+        await check(pool)
+        return join(settings, pool)
+    except BaseException:
+        await gather_closed(pool, timeout_seconds=POOL_CLOSES_SECONDS)
+        raise
+
+
+def join(settings: Settings, pool: Pool) -> Services:
+    """Join the parts on a pool. Takes no connection and starts nothing."""
+    store = PostgresStore(pool, roles=True)
+    db = store.db
+    spine = Engine(store, _spine_settings(settings), leases=_leases(settings))
+    policy = RunPolicy(lease_seconds=settings.run_lease_seconds, attempts_max=settings.run_attempts_max)
+    run_verbs = RunVerbs(board_verbs)
+    boards_effects.register(spine, run_verbs)
+    triggers_effects.register(spine, db, board_verbs, run_verbs)
+    room = agents_room.build(
+        spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
+    )
+    limits = KindLimits(
+        attempts_max={name: kind.max_attempts for name, kind in spine.kinds.items()},
+        run_attempts_max=policy.attempts_max,
+        kept_days=settings.retention_done_days,
+    )
+    _say_version()
+    return Services(
+        settings=settings,
+        policy=policy,
+        pool=pool,
+        db=db,
+        spine=spine,
+        boards=BoardService(spine, db, run_verbs),
+        agents=room.agents,
+        runs=room.runs,
+        runners=room.runners,
+        rules=RuleService(spine, db),
+        tokens=room.tokens,
+        log=LogService(db, spine),
+        desk=DeskService(db, spine, run_verbs),
+        explain=ExplainService(
+            db,
+            triggers_explain.verdicts,
+            [one for one in spine.obligations if one.name != RULES],
+            runner_silence_seconds=policy.lease_seconds,
+        ),
+        verify=VerifyService(db, spine.obligations, limits),
+    )
+
+
+# What has to be true of a database before anybody is served from it -----------------------------------------------
+
+
+async def check(pool: Pool) -> None:
+    """Refuse a database that is not migrated, is newer than we are, or whose walls do not hold. Raises CannotStart."""
+    db = Database(pool, roles=True)
+    try:
+        async with db.system("check schema") as scope:
+            missing = await _missing(scope)
+            if not missing:
+                version = await scope.fetchval("select engine_version from mainspring.engine")
+    except (SpineError, asyncpg.PostgresError) as error:
+        raise CannotStart(
+            f"the database is not prepared ({error}): run `mainspring server migrate`"
+        ) from error
+    if missing:
+        raise CannotStart(f"the database lacks {', '.join(missing)}: run `mainspring server migrate`")
+    if version > ENGINE_VERSION:
+        raise CannotStart(
+            f"the database is of engine version {version}, and this server of {ENGINE_VERSION}: upgrade this server"
+        )
+    if not await unscoped_read_is_refused(pool):
+        raise CannotStart(
+            "the database login sees rows without saying whose: the walls between tenants would not hold. Use an ordinary "
+            "login that holds Mainspring's roles by SET ROLE alone (`mainspring server migrate` makes or prints it)"
+        )
+
+
+async def _missing(scope: Scope) -> Sequence[str]:
+    try:
+        return [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]  # type: ignore[arg-type]
+    except migrate.MigrationRefused as refused:
+        raise CannotStart(str(refused)) from refused
+
+
+async def _pool(settings: Settings) -> Pool:
+    try:
+        return await create_pool(
+            dsn=settings.database_url,
+            max_size=settings.pool_size,
+            statement_cache_size=settings.statement_cache_size,
+        )
+    except (
+        SpineError,
+        OSError,
+        TimeoutError,
+        ValueError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+    ) as error:
+        where = config.blotted(settings.database_url)
+        raise CannotStart(f"cannot connect to {where}: {type(error).__name__}: {error}") from error
+
+
+# Settings, as the parts take them ---------------------------------------------------------------------------------
+
+
+def _spine_settings(settings: Settings) -> SpineSettings:
+    return SpineSettings(
+        slots=settings.worker_slots,
+        # commands, the drain and renewals need connections while executors hold theirs
+        transactions_max=max(1, min(settings.worker_slots, settings.pool_size // 2 - 1)),
+        tick_seconds=settings.floor_tick_seconds,
+        done_days=settings.retention_done_days,
+        grace_seconds=settings.shutdown_grace_seconds,
+    )
+
+
+def _leases(settings: Settings) -> Mapping[bool, float]:
+    return {True: settings.lease_seconds_transactional, False: settings.lease_seconds_external}
+
+
+def _say_version() -> None:
+    from importlib.metadata import version
+
+    telemetry.build_info.labels(version("mainspring")).set(1)
