@@ -1,0 +1,160 @@
+"""A server's database with one tenant, two boards, people, agents, and the real rooms joined as the server joins them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from mainspring import db
+from mainspring.agents.verbs import RunVerbs
+from mainspring.boards import effects as board_effects
+from mainspring.boards import verbs as board_verbs
+from mainspring.boards.model import BoardState, Card, NewCard
+from mainspring.boards.service import BoardService
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, ServerSpine, system_actor
+from mainspring.spine.engine import Spine
+from mainspring.spine.events import NO_CAUSE, Cause, Event
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.deadlines import DEADLINES, age
+from mainspring.triggers import effects
+from mainspring.triggers.explain import RuleVerdict, verdicts
+from mainspring.triggers.model import Rule
+from mainspring.triggers.service import RuleService
+
+STATES = (
+    BoardState(name="inbox"),
+    BoardState(name="ready", eligible=True),
+    BoardState(name="doing"),
+    BoardState(name="done", terminal=True),
+)
+
+
+@dataclass(slots=True)
+class House:
+    """Everything a test of triggers stands on. OPS has an eligible state, WEB has none; neither reflects."""
+
+    spine: ServerSpine
+    db: db.Database
+    boards: BoardService
+    runs: RunVerbs
+    rules: RuleService
+    tenant: UUID
+    ana: Actor
+    echo: Actor
+    flaky: Actor
+    admin: dict[str, Any]
+
+    async def rule(self, when: dict[str, Any], name: str = "r", **more: Any) -> Rule:
+        """A rule that launches echo."""
+        launch = {"agent": more.pop("agent", "echo"), "prompt": more.pop("prompt", "{{card.title}}")}
+        body = {"name": name, "when": when, "do": {"launch": launch}, "options": more}
+        return (await self.rules.create(self.ana, body)).rule
+
+    async def card(
+        self, title: str = "t", *, board: str = "WEB", by: Actor | None = None, **more: Any
+    ) -> Card:
+        return await self.boards.create_card(by or self.ana, board, NewCard(title=title, **more))
+
+    async def move(self, card: Card, to_state: str, *, by: Actor | None = None) -> Card:
+        return await self.boards.move_card(by or self.ana, card.key, to_state)
+
+    async def events(self) -> list[Event]:
+        async with self.db.tenant(self.tenant) as scope:
+            return await self.spine.store.read(scope, self.tenant, after=0, limit=10_000)
+
+    async def last(self, kind: str) -> Event:
+        return [event for event in await self.events() if event.kind == kind][-1]
+
+    async def launches(self) -> list[tuple[str, str | None, str | None]]:
+        """(state, outcome, error) of every launch, oldest first."""
+        async with self.db.tenant(self.tenant) as scope:
+            rows = await self.spine.store.effects(scope, self.tenant, kind="launch", limit=10_000)
+        return [(row.state.value, row.outcome, row.error) for row in rows]
+
+    async def keys(self) -> list[str]:
+        async with self.db.tenant(self.tenant) as scope:
+            return [
+                row.key
+                for row in await self.spine.store.effects(scope, self.tenant, kind="launch", limit=10_000)
+            ]
+
+    async def queued(self) -> list[asyncpg.Record]:
+        async with self.db.tenant(self.tenant) as scope:
+            return await scope.fetch(
+                "select * from mainspring.runs where tenant_id = $1 order by id", self.tenant
+            )
+
+    async def end_runs(self, state: str = "done") -> None:
+        async with self.db.tenant(self.tenant) as scope:
+            await scope.execute(
+                """update mainspring.runs set state = $2, lease_until = null, ended_at = clock_timestamp()
+                   where tenant_id = $1 and state = 'queued'""",
+                self.tenant,
+                state,
+            )
+
+    async def verdicts(self, event: Event) -> dict[str, RuleVerdict]:
+        async with self.db.tenant(self.tenant) as scope:
+            return {verdict.name: verdict for verdict in await verdicts(scope, event)}
+
+    async def sweep(self) -> int:
+        return await effects.dispatch_sweep(self.spine, self.db, horizon_seconds=6 * 86_400.0)
+
+    async def later(self, *, days: float = 0.0, seconds: float = 0.0) -> None:
+        """Let time pass."""
+        conn = await asyncpg.connect(**self.admin)
+        try:
+            await age(conn, days * 86_400.0 + seconds, DEADLINES)
+        finally:
+            await conn.close()
+
+    def system(self, cause: Cause = NO_CAUSE) -> Actor:
+        return system_actor(self.tenant, cause)
+
+
+async def _account(scope: db.Scope, tenant: UUID, handle: str, kind: Any) -> Actor:
+    account = new_id()
+    await scope.execute(
+        "insert into mainspring.accounts (tenant_id, id, kind, handle, name) values ($1, $2, $3, $4, $4)",
+        tenant,
+        account,
+        kind,
+        handle,
+    )
+    if kind == "agent":
+        await scope.execute("insert into mainspring.agents (tenant_id, id) values ($1, $2)", tenant, account)
+    return Actor(tenant_id=tenant, account_id=account, kind=kind, handle=handle)
+
+
+@pytest.fixture
+async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[House]:
+    database = await fresh_database("server")
+    pool = await db.create_pool(max_size=6, **database.dsn)
+    try:
+        store = PostgresStore(pool, roles=True)
+        spine: ServerSpine = Spine(store)
+        runs = RunVerbs(board_verbs)
+        board_effects.register(spine, runs)
+        effects.register(spine, store.db, board_verbs, runs)
+        boards = BoardService(spine, store.db, runs)
+        tenant = new_id()
+        await spine.create_tenant(tenant, "main")
+        async with store.db.tenant(tenant) as scope:
+            ana = await _account(scope, tenant, "ana", "human")
+            echo = await _account(scope, tenant, "echo", "agent")
+            flaky = await _account(scope, tenant, "flaky", "agent")
+        await boards.create_board(ana, key="OPS", name="Operations", states=STATES, reflect={})
+        plain = tuple(BoardState(name=name) for name in ("inbox", "ready", "doing", "shipped"))
+        await boards.create_board(ana, key="WEB", name="Web", states=plain, reflect={})
+        yield House(
+            spine=spine, db=store.db, boards=boards, runs=runs, rules=RuleService(spine, store.db), tenant=tenant,
+            ana=ana, echo=echo, flaky=flaky, admin=database.admin,
+        )  # fmt: skip
+    finally:
+        await pool.close()
