@@ -74,45 +74,70 @@ def mapped_errors() -> Iterator[None]:
 class Scope:
     """An open transaction. Its statements are counted by purpose, and its errors are ours."""
 
-    __slots__ = ("_role", "conn", "purpose", "tenant")
+    __slots__ = ("_failed", "_role", "conn", "purpose", "tenant")
 
     def __init__(self, conn: Connection, *, purpose: str, tenant: UUID | None, role: str | None) -> None:
         self.conn = conn
         self.purpose = purpose
         self.tenant = tenant
         self._role = role
+        self._failed = False
 
     async def fetch(self, sql: str, *args: Any) -> list[asyncpg.Record]:
         """Run a statement and return its rows."""
-        self._count()
-        with mapped_errors():
+        with self._statement():
             return await self.conn.fetch(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
 
     async def fetchrow(self, sql: str, *args: Any) -> asyncpg.Record | None:
         """Run a statement and return its first row, or None."""
-        self._count()
-        with mapped_errors():
+        with self._statement():
             return await self.conn.fetchrow(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """Run a statement and return the first value of its first row, or None."""
-        self._count()
-        with mapped_errors():
+        with self._statement():
             return await self.conn.fetchval(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
 
     async def execute(self, sql: str, *args: Any) -> int:
         """Run a statement and return how many rows it touched."""
-        self._count()
-        with mapped_errors():
+        with self._statement():
             status = await self.conn.execute(sql, *args, timeout=CLIENT_DEADLINE_SECONDS)
         last = status.rpartition(" ")[2]
         return int(last) if last.isdigit() else 0
 
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        telemetry.statements.labels(self.purpose).inc()
+        try:
+            with mapped_errors():
+                yield
+        except Exception:
+            self._failed = True
+            raise
+
+    def append_only_for(self, tenant: UUID) -> None:
+        """Refuse to append for a second tenant: two heads locked in two orders are a deadlock."""
+        if self.tenant not in (None, tenant):
+            raise Misuse(f"this transaction appends for tenant {self.tenant}, not for {tenant} as well")
+        self.tenant = tenant
+
+    def refuse_if_failed(self) -> None:
+        """Raise Misuse when a statement's error was swallowed: PostgreSQL answers COMMIT with a rollback, and no error."""
+        if self._failed:
+            raise Misuse(
+                f"a statement of this transaction ({self.purpose}) failed: nothing of it can be written"
+            )
+
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         """Undo only the block when it raises."""
-        async with _transaction(self.conn):
-            yield
+        try:
+            async with _transaction(self.conn):
+                yield
+                self.refuse_if_failed()
+        except BaseException:
+            self._failed = False
+            raise
 
     @asynccontextmanager
     async def as_system(self, purpose: str) -> AsyncIterator[None]:
@@ -130,9 +155,6 @@ class Scope:
             # a transaction that has failed refuses this, and its role ends with it
             with suppress(asyncpg.InFailedSQLTransactionError):
                 await self.fetchval("select set_config('role', $1, true)", self._role)
-
-    def _count(self) -> None:
-        telemetry.statements.labels(self.purpose).inc()
 
 
 class Database:
@@ -176,6 +198,7 @@ class Database:
                     f"{budget.statement_ms}",
                 )
                 yield scope
+                scope.refuse_if_failed()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -194,7 +217,9 @@ class Database:
             raise Misuse("a connection of your own is for the library; the server opens its scopes itself")
         with _entered("adopted"):
             async with _transaction(conn):
-                yield Scope(conn, purpose="adopted", tenant=tenant, role=None)
+                scope = Scope(conn, purpose="adopted", tenant=tenant, role=None)
+                yield scope
+                scope.refuse_if_failed()
 
 
 @asynccontextmanager

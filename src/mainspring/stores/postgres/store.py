@@ -70,6 +70,7 @@ class PostgresStore:
 
     async def append(self, tx: Scope, tenant: UUID, events: Sequence[NewEvent]) -> tuple[int, ...]:
         """Write the events as the transaction's last statement; raise Misuse when the tenant has no log here."""
+        tx.append_only_for(tenant)
         written = await tx.fetch(SQL["append"], tenant, *rows.event_columns(events))
         if len(written) != len(events):
             raise Misuse(
@@ -133,31 +134,28 @@ class PostgresStore:
             return [Owed(id_) for id_ in ids]
         standing = await self._standing(tx, effects)
         answers: list[Owed | AlreadyOwed] = []
-        for (tenant, effect), id_ in zip(effects, ids, strict=True):
+        for n, ((_, effect), id_) in enumerate(zip(effects, ids, strict=True)):
             if id_ in inserted:
                 answers.append(Owed(id_))
                 continue
-            found, payload = standing[tenant, effect.kind, effect.key]
-            if payload != rows.from_json(rows.to_json(effect.payload)):
+            found, same = standing[n]
+            if not same:
                 raise Misuse(f"{effect.kind} {effect.key} is owed already, with another payload")
             answers.append(found)
         return answers
 
     async def _standing(
         self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]
-    ) -> dict[tuple[UUID, str, str], tuple[AlreadyOwed, Any]]:
+    ) -> dict[int, tuple[AlreadyOwed, bool]]:
         found = await tx.fetch(
             SQL["standing"],
             [tenant for tenant, _ in effects],
             [effect.kind for _, effect in effects],
             [effect.key for _, effect in effects],
+            [rows.to_json(effect.payload) for _, effect in effects],
         )
         return {
-            (row["tenant_id"], row["kind"], row["key"]): (
-                AlreadyOwed(row["id"], EffectState(row["state"])),
-                rows.from_json(row["payload"]),
-            )
-            for row in found
+            row["n"] - 1: (AlreadyOwed(row["id"], EffectState(row["state"])), row["same"]) for row in found
         }
 
     async def owe_drained(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
@@ -188,22 +186,29 @@ class PostgresStore:
                     request.after or _LOWEST,
                     CRASHES_ALONE,
                 )
-                await self._raise_due(tx, found)
+                await self._raise_due(tx, found, request)
         claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
         telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
         return claimed
 
     @staticmethod
-    async def _raise_due(tx: Scope, found: Sequence[Any]) -> None:
+    async def _raise_due(tx: Scope, found: Sequence[Any], request: ClaimRequest) -> None:
         """Tenants that gave less than their share have nothing more due now: look at them later."""
         bumps = {row["due_tenant"]: row["bumps"] for row in found if row["due_tenant"] is not None}
         given = Counter(row["tenant_id"] for row in found if row["id"] is not None and not row["reclaimed"])
-        spent = [tenant for tenant in bumps if given[tenant] < found[0]["share"]]
+        after = request.after or _LOWEST
+        asked = sorted(bumps, key=lambda tenant: (tenant <= after, tenant))
+        if sum(row["id"] is not None for row in found) >= request.limit:
+            # no slot was left for those behind the last one that gave: nothing is known of them
+            asked = asked[: max((n for n, tenant in enumerate(asked) if given[tenant]), default=-1) + 1]
+        spent = [tenant for tenant in asked if given[tenant] < found[0]["share"]]
         if spent:
             await tx.execute(SQL["raise_due"], spent, [bumps[tenant] for tenant in spent])
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
         """Renew claims; return the ids whose claim is lost."""
+        if not claims:
+            return frozenset()
         async with self.db.system("renew") as tx:
             lost = await tx.fetch(SQL["renew"], *(list(column) for column in zip(*claims, strict=True)))
         return frozenset(row["id"] for row in lost)

@@ -26,21 +26,23 @@ with given as (
 select id, kind from owed;
 
 -- name: standing
-select e.tenant_id, e.id, e.kind, e.key, e.state, e.payload::text as payload
-from mainspring.effects e
-join unnest($1::uuid[], $2::text[], $3::text[]) as g (tenant_id, kind, key)
-  on g.tenant_id = e.tenant_id and g.kind = e.kind and g.key = e.key;
+-- Payloads are compared as jsonb: by what they mean, not by how they were written.
+select g.n, e.id, e.state, e.payload = g.payload::jsonb as same
+from unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) with ordinality as g (tenant_id, kind, key, payload, n)
+join mainspring.effects e on e.tenant_id = g.tenant_id and e.kind = g.kind and e.key = g.key;
 
 -- name: claim
 -- Due tenants first, starting behind the last one served; each gets an even share, so that ten thousand rows of one
--- do not delay the one row of another. Rows whose lease ran out are found by their own index. Every predicate is
--- repeated in the update: what was true when the row was picked must still be true when it is taken.
+-- do not delay the one row of another. Many more tenants are looked at than rows are wanted: those that have only other
+-- kinds, or rows that must run alone, would hide the rest from a worker with one free slot. Rows whose lease ran out are
+-- found by their own index and come first: a backlog never keeps them, and they are few, since a second crash runs alone.
+-- Every predicate is repeated in the update: what was true when the row was picked must still be true when it is taken.
 with due as materialized (
     select tenant_id, bumps
     from mainspring.due_tenants
     where family = 'executed' and next_due <= statement_timestamp()
     order by (tenant_id <= $5), tenant_id
-    limit $4
+    limit greatest($4, 200)
 ), share as materialized (
     select ceil($4::numeric / greatest(count(*), 1))::integer as size from due
 ), ready as materialized (
@@ -65,10 +67,9 @@ with due as materialized (
     limit $4
     for update skip locked
 ), picked as (
-    select tenant_id, id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start, false as reclaimed
-    from ready
+    select tenant_id, id, claim_id as old_claim, worker as old_worker, claimed_at as old_start, true as reclaimed from expired
     union all
-    select tenant_id, id, claim_id, worker, claimed_at, true from expired
+    select tenant_id, id, null, null, null, false from ready
     limit $4
 ), claimed as (
     update mainspring.effects e
