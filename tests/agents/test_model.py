@@ -70,7 +70,7 @@ RUN = Run(
 
 def test_every_state_is_reached_and_has_one_nature():
     assert set(TRANSITIONS.values()) | {RunState.QUEUED} == set(RunState)
-    assert LIVE | DEAD | FINAL == set(RunState)
+    assert set(RunState) == LIVE | DEAD | FINAL
     assert not LIVE & DEAD
     assert not (LIVE | DEAD) & FINAL
 

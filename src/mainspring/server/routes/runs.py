@@ -1,0 +1,336 @@
+"""`/runs`: list, show, log, cancel, retry for people; heartbeat, log and complete for the runner that holds the claim."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from mainspring.agents.model import Completion, RunState, clean
+from mainspring.agents.runners import LOG_LINES_MAX, RunnerService
+from mainspring.agents.service import RunService
+from mainspring.agents.views import LogLine, shown_run
+from mainspring.rooms import NotFound
+from mainspring.server.auth import Caller, require
+from mainspring.server.pages import Paging, unseal
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+RunId = Annotated[UUID, Path(description="The run's id")]
+Claim = Annotated[UUID, Field(strict=False, description="The claim that the runner was given with the run")]
+AFTER_SECONDS_MAX = 7 * 86_400.0
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+# For people ---------------------------------------------------------------------------------------------------
+
+
+class RunOut(BaseModel):
+    """A run. `runner`, `slot` and `lease_until` while a runner holds it; `not_before` while it is queued."""
+
+    id: UUID
+    agent_id: UUID
+    agent: str
+    card_id: UUID | None
+    card: str | None
+    state: RunState
+    attempts: int
+    outcome: str | None
+    error: str | None
+    rule_id: UUID | None
+    rule_version: int | None
+    event_seq: int | None
+    trigger: dict[str, Any]
+    runner: str | None
+    slot: int | None
+    cancel_requested: bool
+    not_before: datetime | None
+    lease_until: datetime | None
+    log_bytes: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class AttemptOut(BaseModel):
+    """One attempt of a run: who made it, and how it ended."""
+
+    n: int
+    claim_id: UUID
+    runner: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    error: str | None
+
+
+class CauseOut(BaseModel):
+    """What a run descends from: the event, the rule, the effect that launched it, and the rules that its chain passed."""
+
+    event_seq: int | None
+    rule_id: UUID | None
+    rule_version: int | None
+    effect_kind: str
+    effect_key: str
+    via: list[UUID]
+    depth: int
+    trust: str
+
+
+class WholeRun(RunOut):
+    """A run with its prompt, why it runs, every attempt, and what it waits for while it is queued."""
+
+    waiting: str | None
+    prompt: str
+    cause: CauseOut
+    attempt_list: list[AttemptOut]
+
+
+class RunPage(BaseModel):
+    """A page of runs, the newest first."""
+
+    data: list[RunOut]
+    next: str | None
+
+
+class LineOut(BaseModel):
+    """One line of a run's log."""
+
+    n: int
+    at: datetime
+    text: str
+
+
+class LogPage(BaseModel):
+    """Lines of a log, in order. `last` goes on behind them, also later; `next` is null when there are no more for now.
+
+    `ended`: the run is over, and no more will come.
+    """
+
+    data: list[LineOut]
+    next: str | None
+    last: int
+    ended: bool
+
+
+class Cancel(_Input):
+    """Why."""
+
+    reason: str | None = Field(default=None, max_length=2_000)
+
+
+def _runs(request: Request) -> RunService:
+    service: RunService = request.app.state.services.runs
+    return service
+
+
+@router.get("", response_model=RunPage)
+async def list_runs(
+    request: Request,
+    paging: Paging,
+    caller: Annotated[Caller, require("run.list")],
+    state: Annotated[list[RunState] | None, Query(max_length=10, description="Any of these")] = None,
+    agent: Annotated[str | None, Query(max_length=100, description="Handle or id")] = None,
+    card: Annotated[str | None, Query(max_length=100, description="Key or id")] = None,
+) -> dict[str, Any]:
+    """List runs, the newest first; every filter that is given must hold."""
+    card_id, card_key = _card(card)
+    rows = await _runs(request).list_runs(
+        caller.tenant_id,
+        states=state or (),
+        agent=agent,
+        card_id=card_id,
+        card_key=card_key,
+        after=paging.after_id(),
+        limit=paging.limit + 1,
+    )
+    return paging.page(rows, shown_run, key=lambda run: (run.id,))
+
+
+@router.get("/{run}", response_model=WholeRun)
+async def show_run(
+    request: Request, run: RunId, caller: Annotated[Caller, require("run.show")]
+) -> dict[str, Any]:
+    """Show one run with its attempts. A runner's token sees the runs of the agents that it names."""
+    view = await _runs(request).get(caller.tenant_id, run)
+    if caller.kind == "runner" and view.run.agent_id not in caller.agents:
+        raise NotFound("run", run)
+    return view.as_json()
+
+
+@router.get("/{run}/log", response_model=LogPage)
+async def read_log(
+    request: Request,
+    run: RunId,
+    caller: Annotated[Caller, require("run.log")],
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    after: Annotated[
+        str | None, Query(max_length=500, description="A `next`, or the number of a line")
+    ] = None,
+) -> dict[str, Any]:
+    """Read a run's log, behind a line."""
+    behind = _line(after)
+    found, lines = await _runs(request).log(caller.tenant_id, run, after=behind, limit=limit + 1)
+    kept, more = lines[:limit], len(lines) > limit
+    last = kept[-1].n if kept else behind
+    return {
+        "data": [LogLine.as_json(line) for line in kept],
+        "next": str(last) if more else None,
+        "last": last,
+        "ended": found.ended_at is not None,
+    }
+
+
+@router.post("/{run}/cancel", response_model=WholeRun)
+async def cancel_run(
+    request: Request,
+    run: RunId,
+    caller: Annotated[Caller, require("run.cancel")],
+    body: Cancel | None = None,
+) -> dict[str, Any]:
+    """Cancel a queued run; ask the runner of a held one to stop. Twice is as good as once."""
+    view = await _runs(request).cancel(caller.actor, run, reason=body.reason if body else None)
+    return view.as_json()
+
+
+@router.post("/{run}/retry", response_model=WholeRun)
+async def retry_run(
+    request: Request, run: RunId, caller: Annotated[Caller, require("run.retry")]
+) -> dict[str, Any]:
+    """Queue a failed or lost run again: the same run, with fresh attempts."""
+    return (await _runs(request).retry(caller.actor, run)).as_json()
+
+
+# For the runner that holds it ---------------------------------------------------------------------------------
+
+
+class Heartbeat(_Input):
+    """The runner lives and works on it."""
+
+    claim_id: Claim
+
+
+class BeatOut(BaseModel):
+    """What the runner is told: `cancel` to stop this run, `drain` to finish and go."""
+
+    cancel: bool
+    drain: bool
+    steer: list[dict[str, Any]]
+    state: Literal["running"]
+    attempt: int
+    lease_seconds: float
+
+
+class Lines(_Input):
+    """Lines of output. `offset`: how many lines this claim has sent before; with it a batch may be sent again."""
+
+    claim_id: Claim
+    lines: list[str] = Field(max_length=LOG_LINES_MAX, description="Each is cut at 16 KiB")
+    offset: int | None = Field(default=None, ge=0, le=2**53)
+
+
+class Taken(BaseModel):
+    """How many lines were taken of this claim so far, and whether the log is full (1 MiB a run)."""
+
+    next: int
+    truncated: bool
+
+
+class Complete(_Input):
+    """How the attempt ended: a `result` when it is done, a `reason` when blocked or cancelled, else an `error`."""
+
+    claim_id: Claim
+    outcome: Literal["done", "failed", "retry", "blocked", "cancelled"]
+    result: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    after_seconds: float | None = Field(
+        default=None, ge=0, le=AFTER_SECONDS_MAX, allow_inf_nan=False, description="retry only: not before"
+    )
+
+
+class CompletedOut(BaseModel):
+    """Where the run stands now. `recorded`: this claim had completed before, with `outcome`; nothing was written."""
+
+    id: UUID
+    state: RunState
+    outcome: str
+    recorded: bool
+
+
+def _runners(request: Request) -> RunnerService:
+    service: RunnerService = request.app.state.services.runners
+    return service
+
+
+@router.post("/{run}/heartbeat", response_model=BeatOut)
+async def heartbeat(
+    request: Request, run: RunId, body: Heartbeat, caller: Annotated[Caller, require("run.heartbeat")]
+) -> dict[str, Any]:
+    """Renew the claim. 409 `claim_lost`: the run is not this runner's any more."""
+    service = _runners(request)
+    beat = await service.heartbeat(caller.tenant_id, run, body.claim_id, agents=caller.agents)
+    return {
+        "cancel": beat.cancel,
+        "drain": beat.drain,
+        "steer": [],
+        "state": "running",
+        "attempt": beat.attempt,
+        "lease_seconds": service.policy.lease_seconds,
+    }
+
+
+@router.post("/{run}/log", response_model=Taken)
+async def append_log(
+    request: Request, run: RunId, body: Lines, caller: Annotated[Caller, require("run.append_log")]
+) -> dict[str, Any]:
+    """Keep lines of the run's output."""
+    following, truncated = await _runners(request).append_log(
+        caller.tenant_id, run, body.claim_id, body.lines, agents=caller.agents, offset=body.offset
+    )
+    return {"next": following, "truncated": truncated}
+
+
+@router.post("/{run}/complete", response_model=CompletedOut)
+async def complete(
+    request: Request, run: RunId, body: Complete, caller: Annotated[Caller, require("run.complete")]
+) -> dict[str, Any]:
+    """Say how the attempt ended; any number of times. 409 `claim_lost`: another has claimed the run."""
+    said = Completion(
+        outcome=body.outcome,
+        text=clean(body.result if body.result is not None else body.reason),
+        error=clean(body.error),
+        after_seconds=body.after_seconds,
+    )
+    completed = await _runners(request).complete(
+        caller.tenant_id, run, body.claim_id, said, agents=caller.agents
+    )
+    return {
+        "id": completed.run_id,
+        "state": completed.state,
+        "outcome": completed.outcome,
+        "recorded": completed.recorded,
+    }
+
+
+def _card(ref: str | None) -> tuple[UUID | None, str | None]:
+    if ref is None:
+        return None, None
+    try:
+        return UUID(ref), None
+    except ValueError:
+        return None, ref
+
+
+def _line(after: str | None) -> int:
+    if after is None:
+        return 0
+    if after.isascii() and after.isdigit() and len(after) <= 15:
+        return int(after)
+    return unseal(after, int)[0]
