@@ -14,19 +14,29 @@ effect_attempts = Counter(
     "mainspring_effect_attempts", "Executions by kind and outcome.", ["kind", "outcome"], registry=REGISTRY
 )
 settles_refused = Counter(
-    "mainspring_settles_refused", "Settles refused because the claim was no longer the last.", registry=REGISTRY
+    "mainspring_settles_refused",
+    "Settles refused because the claim was no longer the last.",
+    registry=REGISTRY,
 )
 claims_reclaimed = Counter(
     "mainspring_claims_reclaimed", "Claims taken over after their lease ran out.", registry=REGISTRY
 )
 claims_lost = Counter(
-    "mainspring_claims_lost", "Claims that renewal found gone; their work was cancelled here.", registry=REGISTRY
+    "mainspring_claims_lost",
+    "Claims that renewal found gone; their work was cancelled here.",
+    registry=REGISTRY,
 )
 sweep_repaired = Counter(
-    "mainspring_sweep_repaired", "Rows that a net found and a fast path had missed.", ["sweep"], registry=REGISTRY
+    "mainspring_sweep_repaired",
+    "Rows that a net found and a fast path had missed.",
+    ["sweep"],
+    registry=REGISTRY,
 )
 loop_failures = Counter(
-    "mainspring_loop_failures", "Rounds of a loop that ended in an error.", ["loop", "error"], registry=REGISTRY
+    "mainspring_loop_failures",
+    "Rounds of a loop that ended in an error.",
+    ["loop", "error"],
+    registry=REGISTRY,
 )
 drain_poisoned = Counter(
     "mainspring_drain_poisoned",
@@ -37,7 +47,15 @@ drain_poisoned = Counter(
 log_holes = Counter(
     "mainspring_log_holes", "Times a log was found with a hole; its tenant is stopped.", registry=REGISTRY
 )
-statements = Counter("mainspring_db_statements", "Statements sent to the database.", ["purpose"], registry=REGISTRY)
+requests_failed = Counter(
+    "mainspring_requests_failed",
+    "HTTP requests that ended in a defect of ours.",
+    ["error"],
+    registry=REGISTRY,
+)
+statements = Counter(
+    "mainspring_db_statements", "Statements sent to the database.", ["purpose"], registry=REGISTRY
+)
 effect_latency = Histogram(
     "mainspring_effect_latency_seconds",
     "From owed to execution start.",
@@ -51,7 +69,9 @@ effects_oldest_owed = Gauge(
 )
 effects_dead = Gauge("mainspring_effects_dead", "Dead letters.", ["kind"], registry=REGISTRY)
 event_head = Gauge("mainspring_event_head", "Sum of the heads of all logs.", registry=REGISTRY)
-drained_position = Gauge("mainspring_drained_position", "Sum of the positions of all cursors.", registry=REGISTRY)
+drained_position = Gauge(
+    "mainspring_drained_position", "Sum of the positions of all cursors.", registry=REGISTRY
+)
 drain_lag = Gauge(
     "mainspring_drain_lag_seconds", "Age of the oldest event that no drain has looked at.", registry=REGISTRY
 )

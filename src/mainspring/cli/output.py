@@ -71,12 +71,21 @@ def _cell(value: Any, *, whole: bool = False) -> str:
         case bool():
             return "yes" if value else "no"
         case list() if all(isinstance(one, str) for one in value):
-            return ", ".join(value) or "-"
+            return printable(", ".join(value)) or "-"
         case dict() | list():
             text = json.dumps(value, ensure_ascii=False)
         case _:
             text = str(value)
-    return text if whole else _short(text)
+    return printable(text if whole else _short(text))
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: what others wrote is shown, not carried out."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    )
 
 
 def _short(text: str, most: int = 80) -> str:

@@ -27,10 +27,17 @@ class LogService:
         self, tenant: UUID, *, after: int, kind: str | None, subject: str | None, limit: int
     ) -> list[Event]:
         """Return events behind a seq, oldest first; `kind` may be `card.*`, all of a noun."""
-        exact, noun = (None, kind[:-2]) if kind is not None and kind.endswith(".*") else (kind, None)
         async with self._db.tenant(tenant, purpose="events") as scope:
-            found = await scope.fetch(SQL["list_events"], tenant, after, exact, noun, subject, limit)
+            found = await scope.fetch(SQL["list_events"], tenant, after, *_kinds(kind), subject, limit)
         return [event_of(row) for row in found]
+
+    async def last_events(
+        self, tenant: UUID, *, kind: str | None, subject: str | None, limit: int
+    ) -> list[Event]:
+        """Return the last events that match, oldest first."""
+        async with self._db.tenant(tenant, purpose="events") as scope:
+            found = await scope.fetch(SQL["last_events"], tenant, *_kinds(kind), subject, limit)
+        return [event_of(row) for row in reversed(found)]
 
     async def event(self, tenant: UUID, seq: int) -> Event:
         """Return one event. Raises NotFound."""
@@ -77,6 +84,11 @@ class LogService:
                 f"effect {effect_id} is {before.state}: there is nothing to cancel", code="effect_ended"
             )
         return row
+
+
+def _kinds(kind: str | None) -> tuple[str | None, str | None]:
+    """Return an exact kind, or the noun whose every kind is meant."""
+    return (None, kind[:-2]) if kind is not None and kind.endswith(".*") else (kind, None)
 
 
 def shown(event: Event) -> dict[str, Any]:

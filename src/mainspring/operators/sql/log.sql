@@ -9,3 +9,14 @@ select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as 
    and ($5::text is null or e.subject = $5)
  order by e.seq
  limit $6;
+
+-- name: last_events
+select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
+       e.traceparent, e.occurred_at
+  from mainspring.events e
+ where e.tenant_id = $1
+   and ($2::text is null or e.kind = $2)
+   and ($3::text is null or split_part(e.kind, '.', 1) = $3)
+   and ($4::text is null or e.subject = $4)
+ order by e.seq desc
+ limit $5;

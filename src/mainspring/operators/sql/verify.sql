@@ -102,7 +102,7 @@ with bad as (
     select format('effect %s (%s %s) is dead for no reason of the five: %s', e.id, e.kind, e.key, coalesce(e.outcome, 'none'))
       from mainspring.effects e
      where e.tenant_id = $1 and e.state = 'dead'
-       and e.outcome is distinct from all (array['exhausted', 'failed', 'unknown', 'target_down', 'worker_crashed'])
+       and coalesce(e.outcome, '') <> all (array['exhausted', 'failed', 'unknown', 'target_down', 'worker_crashed'])
     union all
     select format('effect %s (%s %s) is exhausted after %s attempts of %s', e.id, e.kind, e.key, e.attempts, m.most)
       from mainspring.effects e

@@ -26,9 +26,15 @@ async def list_events(
         str | None, Query(max_length=100, description="`card.moved`, or `card.*` for all of a noun")
     ] = None,
     subject: Annotated[str | None, Query(max_length=200, description="The id of what it is about")] = None,
+    last: Annotated[int | None, Query(ge=1, le=LIMIT_MAX, description="Only the last so many")] = None,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
 ) -> dict[str, Any]:
     """List events, oldest first. `next` is the seq to go on behind; at the end of the log it is null."""
+    if last is not None:
+        found = await request.app.state.services.log.last_events(
+            caller.tenant_id, kind=kind, subject=subject, limit=last
+        )
+        return {"data": [shown(event) for event in found if event.seq > after], "next": None}
     events = await request.app.state.services.log.events(
         caller.tenant_id, after=after, kind=kind, subject=subject, limit=limit + 1
     )
