@@ -87,7 +87,7 @@ class House:
     async def queued(self) -> list[asyncpg.Record]:
         async with self.db.tenant(self.tenant) as scope:
             return await scope.fetch(
-                "select * from mainspring.runs where tenant_id = $1 order by id", self.tenant
+                "select * from mainspring.runs where tenant_id = $1 order by event_seq, id", self.tenant
             )
 
     async def end_runs(self, state: str = "done") -> None:

@@ -30,7 +30,7 @@ async def test_a_move_launches_the_rules_agent_once(house: House) -> None:
     assert (run["rule_id"], run["rule_version"], run["event_seq"]) == (rule.id, 1, moved.seq)
     assert (run["effect_kind"], run["effect_key"]) == ("launch", f"{moved.seq}:{rule.id}")
     assert (run["via"], run["depth"], run["trust"]) == ([rule.id], 1, "member")
-    assert run["trigger"]["text"] == f"WEB-1: card.moved (event {moved.seq}), rule r"
+    assert run["trigger"]["summary"] == f"WEB-1: card.moved (event {moved.seq}), rule r"
     queued = await house.last("run.queued")
     assert (queued.cause_seq, queued.via, queued.depth) == (moved.seq, (rule.id,), 1)
     assert await house.launches() == [("done", "launched echo", None)]

@@ -178,14 +178,15 @@ class Launcher:
 def trigger_of(event: Event, rule: RuleVersion | None) -> dict[str, Any]:
     """Return why a run runs, as its runner is told: the event and its card in short, the rule, one sentence."""
     said = {name: event.data[name] for name in ("from", "to", "added", "removed") if name in event.data}
-    card = event.data.get("card") or {}
+    card = (event.data.get("card") or {}).get("key")
     because = f"rule {rule.name}" if rule else "it is pinned, and its card became eligible"
+    by = {"id": str(rule.rule_id), "name": rule.name, "version": rule.version} if rule else None
     return {
         "kind": event.kind,
         "seq": event.seq,
-        "card": card.get("key"),
+        "card": card,
         "actor": event.data["actor"]["handle"],
-        "rule": rule.name if rule else None,
+        "rule": by,
         **said,
-        "text": f"{card.get('key') or event.subject}: {event.kind} (event {event.seq}), {because}",
+        "summary": f"{card or event.subject}: {event.kind} (event {event.seq}), {because}",
     }

@@ -1,0 +1,155 @@
+"""Rules over HTTP: status, headers, problems, and who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from mainspring.agents.tokens import Holder
+from mainspring.ids import new_id
+from mainspring.server.app import create_app
+
+from .conftest import House
+
+RULE: dict[str, Any] = {
+    "name": "ready to echo",
+    "when": {"kinds": ["card.moved"], "to_states": ["ready"]},
+    "do": {"launch": {"agent": "echo", "prompt": "{{card.title}}"}},
+}
+MEMBER = {"Authorization": "Bearer member"}
+
+
+@pytest.fixture
+async def api(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """The API as ana, an operator; `headers=MEMBER` is a member."""
+
+    class Tokens:
+        async def authenticate(self, secret: str) -> Holder | None:
+            return Holder(token_id=new_id(), actor=house.ana, kind="user", role=secret)  # type: ignore[arg-type]
+
+    app = create_app(SimpleNamespace(rules=house.rules, tokens=Tokens()))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app),
+        base_url="http://test/api/v1",
+        headers={"Authorization": "Bearer operator"},
+    ) as client:
+        yield client
+
+
+async def test_a_rules_life(api: httpx.AsyncClient) -> None:
+    made = await api.post("/rules", json=RULE)
+    assert (made.status_code, made.headers["etag"]) == (201, '"1"')
+    rule = made.json()
+    assert made.headers["location"] == f"/api/v1/rules/{rule['id']}"
+    assert rule == rule | RULE | {"options": {}, "enabled": True, "remarks": [], "changed_by": "ana"}
+    shown = await api.get("/rules/Ready to Echo")
+    assert shown.json() | {"remarks": []} == rule
+    edited = await api.patch(
+        f"/rules/{rule['id']}", json={"options": {"recheck": True}}, headers={"If-Match": '"1"'}
+    )
+    assert (edited.status_code, edited.headers["etag"], edited.json()["options"]) == (
+        200,
+        '"2"',
+        {"recheck": True},
+    )
+    assert edited.json()["from_seq"] > rule["from_seq"]
+    off = await api.post(f"/rules/{rule['id']}/disable")
+    assert (off.headers["etag"], off.json()["enabled"]) == ('"3"', False)
+    on = await api.post(f"/rules/{rule['id']}/enable", json={})
+    assert (on.headers["etag"], on.json()["enabled"]) == ('"4"', True)
+    assert [one["version"] for one in (await api.get("/rules")).json()["data"]] == [4]
+    assert (await api.delete(f"/rules/{rule['id']}", headers={"If-Match": '"4"'})).status_code == 204
+    assert (await api.get(f"/rules/{rule['id']}")).status_code == 404
+    assert (await api.get("/rules")).json() == {"data": [], "next": None}
+
+
+async def test_a_rule_may_be_made_switched_off_and_switched_on_by_an_edit(api: httpx.AsyncClient) -> None:
+    rule = (await api.post("/rules", json=RULE | {"enabled": False})).json()
+    assert rule["enabled"] is False
+    edited = await api.patch(f"/rules/{rule['id']}", json={"enabled": True, "expected_version": 1})
+    assert (edited.json()["enabled"], edited.json()["version"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "pointer"),
+    [
+        ({"when": {"cooldown": 1}}, "invalid", "/when/cooldown"),
+        ({"when": {"min_trust": "member"}}, "not_available_yet", "/when/min_trust"),
+        ({"do": {"webhook": {"url": "http://x"}}}, "not_available_yet", "/do/webhook"),
+        ({"options": {"max_per_hour": 3}}, "not_available_yet", "/options/max_per_hour"),
+        ({"when": {"kinds": ["card.created"], "to_states": ["ready"]}}, "invalid", "/when/to_states"),
+        ({"when": {"boards": ["NONE"]}}, "invalid", "/when/boards"),
+        ({"enabled": 1}, "invalid", "/enabled"),
+        ({"unknown": 1}, "invalid", "/unknown"),
+        ({"id": "x"}, "invalid", "/id"),
+    ],
+)
+async def test_what_is_refused_names_its_field(
+    api: httpx.AsyncClient, change: dict[str, Any], code: str, pointer: str
+) -> None:
+    refused = await api.post("/rules", json=RULE | change)
+    assert (refused.status_code, refused.json()["code"]) == (422, code)
+    assert pointer in [error["pointer"] for error in refused.json()["errors"]]
+    assert (await api.get("/rules")).json()["data"] == []
+    rule = (await api.post("/rules", json=RULE)).json()
+    refused = await api.patch(f"/rules/{rule['id']}", json=change)
+    assert (refused.status_code, refused.json()["code"]) == (422, code)
+
+
+async def test_conflicts(api: httpx.AsyncClient) -> None:
+    rule = (await api.post("/rules", json=RULE)).json()
+    taken = await api.post("/rules", json=RULE)
+    assert (taken.status_code, taken.json()["code"]) == (409, "rule_name_taken")
+    for method, path, more in (
+        ("PATCH", "", {"json": {"name": "x"}, "headers": {"If-Match": '"7"'}}),
+        ("PATCH", "", {"json": {"name": "x", "expected_version": 7}}),
+        ("POST", "/disable", {"headers": {"If-Match": '"7"'}}),
+        ("DELETE", "", {"headers": {"If-Match": '"7"'}}),
+    ):
+        stale = await api.request(method, f"/rules/{rule['id']}{path}", **more)
+        assert stale.status_code == 412
+        assert (stale.json()["current"]["version"], stale.json()["current"]["changed_by"]) == (1, "ana")
+    odd = await api.patch(f"/rules/{rule['id']}", json={"expected_version": True})
+    assert odd.json()["errors"][0]["pointer"] == "/expected_version"
+
+
+async def test_a_body_that_is_no_object_is_refused(api: httpx.AsyncClient) -> None:
+    for body in ("[]", "7", "null", "{", '"x"'):
+        refused = await api.post("/rules", content=body, headers={"Content-Type": "application/json"})
+        assert refused.status_code in (400, 422)
+
+
+async def test_pages(api: httpx.AsyncClient) -> None:
+    for n in range(3):
+        await api.post("/rules", json=RULE | {"name": f"r{n}"})
+    first = (await api.get("/rules", params={"limit": 2})).json()
+    second = (await api.get("/rules", params={"limit": 2, "after": first["next"]})).json()
+    assert [one["name"] for one in first["data"] + second["data"]] == ["r0", "r1", "r2"]
+    assert second["next"] is None
+
+
+async def test_members_see_rules_and_operators_change_them(api: httpx.AsyncClient) -> None:
+    rule = (await api.post("/rules", json=RULE)).json()
+    assert (await api.get("/rules", headers=MEMBER)).status_code == 200
+    assert (await api.get(f"/rules/{rule['id']}", headers=MEMBER)).status_code == 200
+    for method, path in (
+        ("POST", "/rules"),
+        ("PATCH", f"/rules/{rule['id']}"),
+        ("POST", f"/rules/{rule['id']}/enable"),
+        ("POST", f"/rules/{rule['id']}/disable"),
+        ("DELETE", f"/rules/{rule['id']}"),
+    ):
+        refused = await api.request(
+            method, path, headers=MEMBER, **({"json": {}} if method != "DELETE" else {})
+        )
+        assert refused.status_code == 403
+
+
+async def test_the_api_describes_rules(api: httpx.AsyncClient) -> None:
+    described = (await api.get("/openapi.json")).json()
+    new = described["paths"]["/api/v1/rules"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "labels_added" in new["properties"]["when"]["properties"]
