@@ -135,6 +135,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _log_to_stderr(level: str) -> None:
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.basicConfig(level=number, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(max(number, logging.WARNING))  # its comings and goings are ours to say
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -1,0 +1,128 @@
+"""The whole server on a real database, in this process: a tenant of its own for each test, with a person for each role."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from mainspring import wiring
+from mainspring.agents.tokens import NewToken, add_account, mint
+from mainspring.config import Settings
+from mainspring.ids import new_id
+from mainspring.rooms import Actor
+from mainspring.server.app import create_app
+from mainspring.wiring import Services
+
+BOARD = {
+    "key": "OPS",
+    "name": "Operations",
+    "states": [
+        {"name": "todo"},
+        {"name": "doing"},
+        {"name": "review"},
+        {"name": "done", "terminal": True},
+    ],
+    "reflect": {"done": "review"},
+}
+RULE = {
+    "name": "doing to echo",
+    "when": {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["doing"]},
+    "do": {"launch": {"agent": "echo", "prompt": "work on {{card.title}}"}},
+}
+
+
+@pytest.fixture(scope="session")
+async def services(databases) -> AsyncIterator[Services]:
+    """Everything joined, nothing started: tests run the engine by `spine.run_once`."""
+    database = await databases.create("server")
+    settings = Settings(database_url=database.url, dev_mode=True, pool_size=8)
+    built = await wiring.build(settings)
+    yield built
+    await built.stop()
+    await databases.drop(database)
+
+
+@pytest.fixture(scope="session")
+def app(services) -> FastAPI:
+    """The application of those services."""
+    return create_app(services)
+
+
+@dataclass(slots=True)
+class World:
+    """One tenant as its people see it."""
+
+    tenant: UUID
+    services: Services
+    app: FastAPI
+    actors: Mapping[str, Actor]
+    tokens: dict[str, str]
+    client: httpx.AsyncClient = field(repr=False)
+
+    def headers(self, who: str = "operator") -> dict[str, str]:
+        """The headers of somebody's requests."""
+        return {"Authorization": f"Bearer {self.tokens[who]}"}
+
+    async def call(self, method: str, path: str, who: str = "operator", **more: Any) -> httpx.Response:
+        """Send a request as somebody; a path without a leading slash stands under the API."""
+        url = path if path.startswith("/") else f"/api/v1/{path}"
+        headers = {**self.headers(who), **more.pop("headers", {})}
+        return await self.client.request(method, url, headers=headers, **more)
+
+    async def get(self, path: str, who: str = "operator", **query: Any) -> Any:
+        """Return what is there; the request must succeed."""
+        answer = await self.call("GET", path, who, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def post(self, path: str, body: Any = None, who: str = "operator") -> Any:
+        """Return the answer to a command; it must succeed."""
+        answer = await self.call("POST", path, who, json=body if body is not None else {})
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    async def settle(self) -> None:
+        """Drain and execute until nothing is due."""
+        await self.services.spine.run_once()
+
+
+
+async def people(services: Services) -> tuple[UUID, dict[str, Actor], dict[str, str]]:
+    """Make a tenant with somebody of each role; return it, them and their secrets."""
+    tenant = new_id()
+    await services.spine.create_tenant(tenant, "Test")
+    actors, tokens = {}, {}
+    async with services.db.tenant(tenant) as scope:
+        for role in ("operator", "member", "viewer"):
+            account = await add_account(scope, tenant, "human", role, role.title())
+            assert account is not None
+            actors[role] = Actor(tenant_id=tenant, account_id=account.id, kind="human", handle=role)
+            new = NewToken(account_id=account.id, kind="user", role=role)
+            _, tokens[role] = await mint(scope, tenant, new)
+    return tenant, actors, tokens
+
+
+@pytest.fixture
+async def world(services, app) -> AsyncIterator[World]:
+    """A fresh tenant with an operator, a member and a viewer."""
+    tenant, actors, tokens = await people(services)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 5))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield World(
+            tenant=tenant, services=services, app=app, actors=actors, tokens=tokens, client=client
+        )
+
+
+@pytest.fixture
+async def board(world) -> World:
+    """The same, with a board, an agent and a rule that launches it."""
+    await world.post("boards", BOARD)
+    await world.services.agents.create(world.actors["operator"], handle="echo")
+    await world.services.rules.create(world.actors["operator"], RULE)
+    return world

@@ -1,0 +1,151 @@
+"""A server as a real process: how it starts, refuses to start, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import asyncpg
+import httpx
+import pytest
+
+from mainspring import wiring
+from mainspring.config import Settings
+from mainspring.embedded import ports
+from mainspring.ids import new_id
+from tests.server.conftest import people
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+DEADLINE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Served:
+    """One server process and where it answers."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    said: list[str] = field(default_factory=list)
+
+    async def ready(self) -> str:
+        """Wait for the one line that says so."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), DEADLINE_SECONDS)
+        return line.decode()
+
+    async def ended(self) -> tuple[int, str]:
+        """Wait for its end; return its code and what it said on stderr."""
+        _, err = await asyncio.wait_for(self.process.communicate(), DEADLINE_SECONDS)
+        return self.process.returncode or 0, err.decode()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable]:
+    """`await serve(database_url)` → a starting server; all are ended afterwards."""
+    started: list[Served] = []
+
+    async def start(database_url: str, port: int | None = None, **env: str) -> Served:
+        port = port or ports.find_row(18_700, 1)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mainspring", "server", "run",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**kept, "MAINSPRING_DATABASE_URL": database_url, "MAINSPRING_PORT": str(port), **env},
+        )  # fmt: skip
+        started.append(Served(process, f"http://127.0.0.1:{port}"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.returncode is None:
+            one.process.kill()
+            await one.process.communicate()
+
+
+async def test_two_processes_serve_one_database_and_end_when_asked(serve, fresh_database):
+    database = await fresh_database("server")
+    first = await serve(database.url)
+    assert "ready at" in await first.ready()
+    second = await serve(database.url)
+    await second.ready()
+    async with httpx.AsyncClient() as client:
+        for one in (first, second):
+            assert (await client.get(f"{one.url}/readyz?verbose")).json()["checks"]["database"] == "ok"
+    for one, number in ((first, signal.SIGTERM), (second, signal.SIGINT)):
+        one.process.send_signal(number)
+        code, said = await one.ended()
+        assert (code, said) == (0, "")
+
+
+async def test_a_stop_answers_waiting_polls_and_does_not_wait_for_them(serve, fresh_database):
+    database = await fresh_database("server")
+    services = await wiring.build(Settings(database_url=database.url))
+    _, actors, tokens = await people(services)
+    await services.agents.create(actors["operator"], handle="echo")
+    _, secret = await services.tokens.create(actors["operator"], kind="runner", agents=["echo"])
+    await services.stop()
+    server = await serve(database.url)
+    await server.ready()
+    claim = {"runner": "laptop", "incarnation": str(new_id()), "slot": 0}
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
+        waiting = asyncio.create_task(client.post("/api/v1/runner/claim", params={"wait": 50}, json=claim))
+        async with httpx.AsyncClient(base_url=server.url) as other:
+            operator = {"Authorization": f"Bearer {tokens['operator']}"}
+            while not (await other.get("/api/v1/runners", headers=operator)).json()["data"]:
+                await asyncio.sleep(0.02)  # another process's state: there is no signal to wait for
+        server.process.send_signal(signal.SIGTERM)
+        answer = await asyncio.wait_for(waiting, DEADLINE_SECONDS)
+    assert (answer.status_code, answer.json()["run"]) == (200, None)
+    assert await server.ended() == (0, "")
+
+
+async def test_a_taken_port_is_said_and_not_waited_for(serve, fresh_database):
+    database = await fresh_database("server")
+    first = await serve(database.url)
+    await first.ready()
+    second = await serve(database.url, port=int(first.url.rpartition(":")[2]))
+    code, said = await second.ended()
+    assert code == 1
+    assert "cannot listen on 127.0.0.1" in said
+
+
+async def test_a_database_without_our_schema_is_refused_with_the_way_out(serve, fresh_database):
+    database = await fresh_database("empty")
+    server = await serve(database.url)
+    code, said = await server.ended()
+    assert code == 1
+    assert "mainspring server migrate" in said
+
+
+async def test_a_superusers_login_is_refused(serve, fresh_database):
+    database = await fresh_database("server")
+    server = await serve(database.admin_url)
+    code, said = await server.ended()
+    assert code == 1
+    assert "walls between tenants would not hold" in said
+
+
+async def test_a_newer_engine_is_not_joined(serve, fresh_database):
+    database = await fresh_database("server")
+    admin = await asyncpg.connect(**database.admin)
+    await admin.execute("update mainspring.engine set engine_version = engine_version + 1")
+    await admin.close()
+    server = await serve(database.url)
+    code, said = await server.ended()
+    assert code == 1
+    assert "upgrade this server" in said
+
+
+async def test_an_unreachable_database_is_said_without_its_password(serve):
+    server = await serve("postgresql://me:hunter2@127.0.0.1:9/none")
+    code, said = await server.ended()
+    assert code == 1
+    assert "cannot connect" in said
+    assert "hunter2" not in said
