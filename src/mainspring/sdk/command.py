@@ -47,37 +47,33 @@ class Command:
             return await self._run(run, self._environment(run, prompt))
 
     async def _run(self, run: Run, environment: Mapping[str, str]) -> Outcome:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            leash.__file__,
-            *self._argv,
-            stdin=asyncio.subprocess.PIPE,  # its closing is what tells the leash that we are gone
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-            cwd=self._cwd,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        out, err = _Tail(), _Tail()
-        reading = [
-            asyncio.create_task(_copy(process.stdout, run, out)),
-            asyncio.create_task(_copy(process.stderr, run, err)),
-        ]
+        # Pipes of our own: asyncio's would make the end of the program wait for whoever else holds its output open.
+        out, err = await _Tail.of(run), await _Tail.of(run)
+        held, leash_end = os.pipe()
         try:
-            code = await process.wait()
-            await asyncio.wait(reading, timeout=PIPES_SECONDS)
-        except asyncio.CancelledError:
-            await _end(process)
-            raise
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    leash.__file__,
+                    *self._argv,
+                    stdin=held,  # its closing is what tells the leash that we are gone
+                    stdout=out.writing,
+                    stderr=err.writing,
+                    env=environment,
+                    cwd=self._cwd,
+                    start_new_session=True,
+                )
+            finally:
+                for descriptor in (held, out.writing, err.writing):
+                    os.close(descriptor)
+            code = await _end_of(process)
+            await asyncio.wait({out.copying, err.copying}, timeout=PIPES_SECONDS)
         finally:
-            _kill(process.pid)
-            for task in reading:
-                task.cancel()
-            await asyncio.wait(reading)
+            os.close(leash_end)
+            await out.close()
+            await err.close()
         return _outcome(code, out.text(), err.text())
 
     def _environment(self, run: Run, prompt: Path) -> dict[str, str]:
@@ -98,46 +94,67 @@ class Command:
 
 
 class _Tail:
-    """The end of a stream."""
+    """One stream of the program: copied to the run's log by lines, however long they are; its end is kept."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, run: Run, stream: asyncio.StreamReader, transport: asyncio.ReadTransport, writing: int
+    ) -> None:
+        self.writing = writing
+        self.copying = asyncio.create_task(self._copy(run))
+        self._stream = stream
+        self._transport = transport
         self._text = ""
 
-    def add(self, text: str) -> None:
-        self._text = (self._text + text)[-_OUTPUT_KEPT:]
+    @classmethod
+    async def of(cls, run: Run) -> _Tail:
+        """Open a pipe; `writing` is the end for the program."""
+        reading, writing = os.pipe()
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", buffering=0)
+        )
+        return cls(run, stream, transport, writing)
 
     def text(self) -> str:
         return self._text.strip()
 
+    async def close(self) -> None:
+        self.copying.cancel()
+        await asyncio.wait({self.copying})
+        self._transport.close()
 
-async def _copy(stream: asyncio.StreamReader, run: Run, tail: _Tail) -> None:
-    """Copy what arrives to the run's log by lines, however long they are, and keep its end."""
-    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-    line = ""
-    while data := await stream.read(64 * 1024):
-        text = decode(data)
-        tail.add(text)
-        *lines, line = (line + text).split("\n")
-        if len(line) > RESULT_LIMIT:
-            lines, line = [*lines, line], ""
-        if lines:
-            await run.progress("\n".join(lines))
-    if line:
-        await run.progress(line)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask the group to end, and wait a little for the program to do so."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), TERM_SECONDS)
+    async def _copy(self, run: Run) -> None:
+        decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        line = ""
+        while data := await self._stream.read(64 * 1024):
+            text = decode(data)
+            self._text = (self._text + text)[-_OUTPUT_KEPT:]
+            *lines, line = (line + text).split("\n")
+            if len(line) > RESULT_LIMIT:
+                lines, line = [*lines, line], ""
+            if lines:
+                await run.progress("\n".join(lines))
+        if line:
+            await run.progress(line)
 
 
-def _kill(group: int) -> None:
-    """Kill what is left of the group: a program's own background work does not outlive its run."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+async def _end_of(process: asyncio.subprocess.Process) -> int:
+    """Wait for the program's end, then kill what it left behind. When cancelled, ask it to end first."""
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        _signal(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), TERM_SECONDS)
+        raise
+    finally:
+        _signal(process.pid, signal.SIGKILL)  # its own background work does not outlive its run
+        await process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left of it
+        os.killpg(group, number)
 
 
 def _outcome(code: int, out: str, err: str) -> Outcome:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.sdk.profile import state_folder
+
+_log = logging.getLogger("mainspring.sdk")
 
 _NAME = re.compile(r"^(?P<run>[0-9a-f-]{36})\.(?P<claim>[0-9a-f-]{36})\.json$")
 
@@ -32,7 +35,10 @@ class Spooled:
 
 
 class Spool:
-    """The folder. Every method is one or two small file operations; callers on an event loop use a thread for `put`."""
+    """The folder. Only `put` raises; what cannot be read or removed costs at most a complete sent twice, and is logged.
+
+    Every method is a few small file operations; a caller on an event loop uses a thread for `put`, which waits for disks.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,19 +67,18 @@ class Spool:
 
     def remove(self, run_id: str, claim_id: str) -> None:
         """Forget it: the server has it, or does not want it any more."""
-        self._path(run_id, claim_id).unlink(missing_ok=True)
+        with _logged():
+            self._path(run_id, claim_id).unlink(missing_ok=True)
 
-    def refuse(self, run_id: str, claim_id: str, reason: str) -> Path | None:
-        """Set it aside with the reason, for a person to look at; return where it is now."""
+    def refuse(self, run_id: str, claim_id: str, reason: str) -> Path:
+        """Set it aside with the reason, for a person to look at; return where."""
         path = self._path(run_id, claim_id)
-        aside = self.folder / "refused"
-        aside.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            path.replace(aside / path.name)
-        except FileNotFoundError:
-            return None
-        (aside / path.name).with_suffix(".reason").write_text(reason + "\n", encoding="utf-8")
-        return aside / path.name
+        aside = self.folder / "refused" / path.name
+        with _logged():
+            aside.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.replace(aside)
+            aside.with_suffix(".reason").write_text(reason + "\n", encoding="utf-8")
+        return aside
 
     def get(self, run_id: str, claim_id: str) -> Spooled | None:
         """Return what is kept for this claim of this run, if anything is."""
@@ -81,9 +86,9 @@ class Spool:
 
     def waiting(self) -> list[Spooled]:
         """Return everything that still waits for the server, oldest name first. A half-written file is not among it."""
-        if not self.folder.is_dir():
-            return []
-        names = sorted(path for path in self.folder.iterdir() if _NAME.match(path.name))
+        names: list[Path] = []
+        with _logged():
+            names = sorted(path for path in self.folder.iterdir() if _NAME.match(path.name))
         return [spooled for path in names if (spooled := _read(path)) is not None]
 
     def _path(self, run_id: str, claim_id: str) -> Path:
@@ -94,14 +99,25 @@ class Spool:
 
 
 def _read(path: Path) -> Spooled | None:
+    with _logged():
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            return Spooled(run_id=said["run_id"], claim_id=said["claim_id"], body=said["body"])
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("%s is no result and is set aside: %s", path, error)
+            path.replace(path.with_suffix(".unreadable"))
+    return None
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Let nothing but a log line come of a file that cannot be reached. One that is not there is no news at all."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return Spooled(run_id=said["run_id"], claim_id=said["claim_id"], body=said["body"])
+        yield
     except FileNotFoundError:
-        return None  # another runner on this machine delivered it meanwhile
-    except (ValueError, KeyError, TypeError):
-        path.replace(path.with_suffix(".unreadable"))  # kept for a person; it must not stop the others
-        return None
+        pass
+    except OSError as error:
+        _log.warning("the spool: %s", error)
 
 
 @contextlib.contextmanager

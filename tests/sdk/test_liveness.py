@@ -1,0 +1,126 @@
+"""The thread that keeps claims, one pass at a time on a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Liveness, Lost, News
+from mainspring.sdk.profile import Profile
+from mainspring.sdk.protocol import Claimed, Trigger
+from tests.sdk.wire_server import CLAIM_LOST, CUT, Says, WireServer, problem
+
+CLAIM = Claimed(
+    run_id="r",
+    claim_id="c",
+    slot=0,
+    agent="coder",
+    attempt=1,
+    max_attempts=3,
+    prompt="",
+    trigger=Trigger(None, None, "", None, {}),
+    event=None,
+    card=None,
+    token="t",
+    lease_seconds=60,
+    heartbeat_seconds=20,
+)
+
+
+class Kept:
+    """A liveness whose clock the test turns."""
+
+    def __init__(self, wire: WireServer) -> None:
+        self.now = 0.0
+        self.news: list[tuple[str | None, News]] = []
+        self.liveness = Liveness(Profile(wire.url, "t", "test"), self._told, clock=lambda: self.now)
+
+    def _told(self, claim_id: str | None, news: News) -> None:
+        self.news.append((claim_id, news))
+
+    def at(self, seconds: float) -> None:
+        """Make one pass at this time."""
+        self.now = seconds
+        self.liveness.run_once()
+
+
+@pytest.fixture
+def kept(wire: WireServer) -> Iterator[Kept]:
+    kept = Kept(wire)
+    yield kept
+    kept.liveness.stop()
+
+
+def test_a_claim_is_renewed_every_third_of_its_lease(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    for seconds in (0, 19, 20, 21, 39, 40):
+        kept.at(seconds)
+    assert [asked.body for asked in wire.of("heartbeat")] == [{"claim_id": "c"}] * 2
+    assert kept.news == []
+
+
+def test_a_released_claim_is_not(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    kept.liveness.release("c")
+    kept.at(100)
+    assert wire.asked == []
+
+
+def test_cancel_and_drain_are_told(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    wire.script("heartbeat", Says(body={"cancel": True, "drain": True}))
+    kept.at(20)
+    assert kept.news == [("c", CancelAsked()), (None, DrainAsked())]
+
+
+@pytest.mark.parametrize("answer", [CLAIM_LOST, problem(401, "unauthorized"), problem(404, "not_found")])
+def test_a_claim_that_is_lost_is_told_once_and_kept_no_longer(
+    kept: Kept, wire: WireServer, answer: Says
+) -> None:
+    kept.liveness.hold(CLAIM)
+    wire.always("heartbeat", answer)
+    kept.at(20)
+    kept.at(40)
+    assert [claim_id for claim_id, _ in kept.news] == ["c"]
+    assert isinstance(kept.news[0][1], Lost)
+    assert len(wire.of("heartbeat")) == 1
+
+
+def test_a_server_out_of_reach_costs_no_claim_and_is_asked_sooner(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    wire.script("heartbeat", CUT, problem(503, "unavailable"), problem(429, "busy"))
+    for seconds in (20, 22, 24, 26):
+        kept.at(seconds)
+    kept.at(30)
+    assert len(wire.of("heartbeat")) == 4
+    assert kept.news == []
+
+
+def test_our_own_clock_ends_what_has_gone_on_too_long_without_asking(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM, for_seconds=30)
+    kept.at(20)
+    kept.at(40)
+    assert len(wire.of("heartbeat")) == 1
+    assert isinstance(kept.news[0][1], Lost)
+
+
+def test_a_longer_limit_replaces_the_first(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM, for_seconds=30)
+    kept.liveness.hold(CLAIM)
+    kept.at(40)
+    assert len(wire.of("heartbeat")) == 1
+    assert kept.news == []
+
+
+def test_an_error_of_its_own_is_told_and_not_died_of_in_silence(wire: WireServer) -> None:
+    news: list[News] = []
+    broken = RuntimeError("a clock that broke")
+
+    def clock() -> float:
+        raise broken
+
+    liveness = Liveness(Profile(wire.url, "t", "test"), lambda _, one: news.append(one), clock=clock)
+    liveness.start()
+    liveness.stop()
+    assert news in ([Broken(broken)], [])  # stopped before its first look, or told
