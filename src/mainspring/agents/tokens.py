@@ -15,6 +15,7 @@ from mainspring.agents.views import TokenView
 from mainspring.db import Database, Scope
 from mainspring.ids import new_id
 from mainspring.rooms import AccountKind, Actor, Conflict, FieldError, Invalid, NotFound
+from mainspring.spine.errors import Misuse
 from mainspring.spine.events import Cause, Trust, least_trusted
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 _ADD_ACCOUNT = SQL["add_account"]
 _ACCOUNT_BY_HANDLE = SQL["account_by_handle"]
-_ACCOUNT = SQL["account"]
 _AUTHENTICATE = SQL["authenticate"]
 _ADD_TOKEN = SQL["add_token"]
 _TOKENS = SQL["tokens"]
 _REVOKE_TOKEN = SQL["revoke_token"]
 _DEMO_TOKEN_LIVES = SQL["demo_token_lives"]
+_OPERATOR_LIVES = SQL["operator_lives"]
+_LOCK_ACCOUNT = SQL["lock_account"]
 
 TokenKind: TypeAlias = Literal["user", "agent", "runner", "run"]
 RoleName: TypeAlias = Literal["viewer", "member", "operator"]
@@ -201,6 +203,31 @@ class TokenService:
         if not rows:
             raise NotFound("token", token_id)
         return _token_of(rows[0])
+
+    async def person(self, tenant: UUID, handle: str, name: str) -> Actor:
+        """Return the person of that handle as an actor; made, if there is none. Raises Invalid when it is no person's."""
+        folded = checked_handle(handle)
+        async with self._db.tenant(tenant) as scope:
+            # a second maker waits here for the first, and then finds what he made
+            await add_account(scope, tenant, "human", folded, name)
+            found = await account_by_handle(scope, tenant, folded)
+        if found is None or found.kind != "human":
+            raise Invalid(FieldError("/handle", f"{folded} is no person"))
+        return Actor(tenant_id=tenant, account_id=found.id, kind="human", handle=found.handle)
+
+    async def first_operator(self, person: Actor) -> str | None:
+        """Make the tenant's first operator token and return its secret; None when there is one already. The demo's do not count."""
+        if person.account_id is None:
+            raise Misuse("a token belongs to an account")
+        tenant = person.tenant_id
+        async with self._db.tenant(tenant) as scope:
+            await scope.fetchval(_LOCK_ACCOUNT, tenant, person.account_id)
+            if await scope.fetchval(_OPERATOR_LIVES, tenant):
+                return None
+            _, secret = await mint(
+                scope, tenant, NewToken(account_id=person.account_id, kind="user", role="operator")
+            )
+        return secret
 
     async def demo_token_lives(self) -> bool:
         """Tell whether an operator's token that was made for the demo still opens this database."""

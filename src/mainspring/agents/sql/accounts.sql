@@ -8,11 +8,6 @@ select id, kind, handle, name
   from mainspring.accounts
  where tenant_id = $1 and handle = $2;
 
--- name: account
-select id, kind, handle, name
-  from mainspring.accounts
- where tenant_id = $1 and id = $2;
-
 -- name: authenticate
 -- Across all tenants, by the digest alone: who holds this secret now? A run's token is valid only while the claim that it was
 -- made for holds the run, which this very statement looks at.
@@ -66,3 +61,17 @@ select exists (
      where t.demo and t.revoked_at is null and t.role = 'operator'
        and (t.expires_at is null or t.expires_at > statement_timestamp())
 );
+
+-- name: operator_lives
+-- Whether somebody holds an operator's token that was not made for the demo.
+select exists (
+    select from mainspring.tokens t
+     where t.tenant_id = $1 and t.kind = 'user' and t.role = 'operator' and not t.demo and t.revoked_at is null
+       and (t.expires_at is null or t.expires_at > statement_timestamp())
+);
+
+-- name: lock_account
+select id
+  from mainspring.accounts
+ where tenant_id = $1 and id = $2
+   for no key update;
