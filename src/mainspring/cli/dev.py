@@ -88,7 +88,7 @@ def crash(*, at: str, process: int = 1, json: Json = False) -> int:
         raise CliError(f"there are {len(holder.urls)} server processes", code=ExitCode.USAGE)
     url = holder.urls[process - 1]
     spec = f"{point}:{nth}:{action}"
-    Client(url, holder.token).post("dev/faults", {"fault": spec})
+    Client(url, holder.token).post("dev/faults", {"point": spec})
     emit(
         {"url": url, "fault": spec},
         json,

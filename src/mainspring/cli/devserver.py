@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mainspring.cli import bootstrapping, database
 from mainspring.cli.exits import CliError, ExitCode
@@ -23,6 +24,9 @@ from mainspring.embedded.postgres import write_secret
 from mainspring.embedded.state import Holder, StateFolder
 from mainspring.embedded.supervisor import Program, Supervisor
 from mainspring.roles import LOGIN
+
+if TYPE_CHECKING:
+    from mainspring.bootstrap import DevTokens
 
 _DATABASE = "mainspring"
 _HOST = "127.0.0.1"
@@ -53,7 +57,7 @@ class _Ready:
     admin_url: str
     applied: tuple[str, ...]
     version: str
-    tokens: bootstrapping.Tokens
+    tokens: DevTokens
 
 
 def run(options: Options, tell: Callable[[str], None]) -> int:
