@@ -1,0 +1,79 @@
+"""`mainspring agent`: who rules launch. An agent is named by handle or id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyclopts import App
+
+from mainspring.cli.client import Client, segment
+from mainspring.cli.exits import ExitCode
+from mainspring.cli.output import Json, emit, emit_rows, table
+
+app = App(name="agent", help="Agents that rules launch.")
+
+_COLUMNS = ("handle", "name", "slots", "running", "queued", "paused", "served", "waiting")
+
+
+@app.command(name="list")
+def list_(*, limit: int | None = None, json: Json = False) -> int:
+    """List agents, oldest first."""
+    emit_rows(Client.here().pages("agents", limit=limit), _COLUMNS, json)
+    return ExitCode.OK
+
+
+@app.command
+def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json = False) -> int:
+    """Make an agent. Its runs wait until a runner serves it: `mainspring runner start --agent HANDLE --exec COMMAND`.
+
+    Parameters
+    ----------
+    slots
+        How many of its runs may be held by runners at once.
+    """
+    body = {"handle": handle, "slots": slots} | ({} if name is None else {"name": name})
+    emit(Client.here().post("agents", body), json, _line)
+    return ExitCode.OK
+
+
+@app.command
+def show(agent: str, *, json: Json = False) -> int:
+    """Show an agent with its live runs, and what they wait for."""
+    emit(Client.here().get(_path(agent)), json, _whole)
+    return ExitCode.OK
+
+
+@app.command
+def pause(agent: str, *, json: Json = False) -> int:
+    """Let an agent's queued runs wait; those that a runner holds go on."""
+    emit(Client.here().post(f"{_path(agent)}/pause"), json, _line)
+    return ExitCode.OK
+
+
+@app.command
+def resume(agent: str, *, json: Json = False) -> int:
+    """Let an agent's runs be claimed again."""
+    emit(Client.here().post(f"{_path(agent)}/resume"), json, _line)
+    return ExitCode.OK
+
+
+def _path(agent: str) -> str:
+    return f"agents/{segment(agent.removeprefix('@'))}"
+
+
+def _line(agent: dict[str, Any]) -> str:
+    state = "paused" if agent["paused"] else ("served" if agent["served"] else "no runner serves it")
+    work = f"{agent['running']} running, {agent['queued']} queued, {agent['slots']} slots"
+    waiting = f"  {agent['waiting']}" if agent["waiting"] else ""
+    return f"{agent['handle']}  ({agent['name']})  {state}  {work}{waiting}"
+
+
+def _whole(agent: dict[str, Any]) -> str:
+    lines = [_line(agent)]
+    if agent["runs"]:
+        cells = [
+            [run["id"], run["state"], run["card"] or "-", run["runner"] or "-", run["created_at"]]
+            for run in agent["runs"]
+        ]
+        lines.append(table(("run", "state", "card", "runner", "since"), cells))
+    return "\n".join(lines)

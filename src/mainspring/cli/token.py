@@ -1,0 +1,97 @@
+"""`mainspring token`: what opens the API, for people, agents and runners. A secret is printed once, by the command that makes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+from cyclopts import App, Parameter
+
+from mainspring.cli.client import Client, segment
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, emit, emit_rows, say
+
+app = App(name="token", help="Tokens of people, agents and runners.")
+
+_COLUMNS = {
+    "id": "id",
+    "kind": "kind",
+    "role": "role",
+    "account": "account",
+    "agents": "agents",
+    "prefix": "prefix",
+    "valid": "valid",
+    "expires": "expires_at",
+}
+
+
+@app.command(name="list")
+def list_(*, limit: int | None = None, json: Json = False) -> int:
+    """List tokens, the newest first, without their secrets."""
+    emit_rows(Client.here().pages("tokens", limit=limit), _COLUMNS, json)
+    return ExitCode.OK
+
+
+@app.command
+def create(
+    *,
+    kind: Literal["user", "agent", "runner"] = "user",
+    role: Literal["viewer", "member", "operator"] | None = None,
+    account: str | None = None,
+    agent: Annotated[list[str] | None, Parameter(negative="", help="Repeat for more.")] = None,
+    expires_in_seconds: float | None = None,
+    to: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Make a token and print its secret, which nobody can show again.
+
+    Parameters
+    ----------
+    kind
+        user for a person, agent for an agent's own, runner for a machine that does agents' work.
+    account
+        Whose it is: a person's handle (made if it is new; yourself by default), or the agent's.
+    agent
+        The agents that a runner may run.
+    to
+        Put the secret into this file, readable by you alone, instead of printing it.
+    """
+    body: dict[str, Any] = {
+        "kind": kind,
+        "role": role,
+        "account": account,
+        "agents": agent or [],
+        "expires_in_seconds": expires_in_seconds,
+    }
+    body = {name: value for name, value in body.items() if value is not None}
+    if to is not None:
+        with _private(
+            to
+        ) as file:  # before the token is made: it must not be made for a place that cannot keep it
+            made = Client.here().post("tokens", body)
+            file.write(made.pop("secret") + "\n")
+        emit(made, json, lambda one: f"{one['token']['prefix']}…  written to {to}")
+        return ExitCode.OK
+    emit(Client.here().post("tokens", body), json, lambda one: str(one["secret"]))
+    if not json:
+        say("keep it: it is not shown again")
+    return ExitCode.OK
+
+
+@app.command
+def revoke(token: str, *, json: Json = False) -> int:
+    """Make a token worthless, at once and for good."""
+    answer = Client.here().post(f"tokens/{segment(token)}/revoke")
+    emit(answer, json, lambda one: f"{one['prefix']}… is revoked")
+    return ExitCode.OK
+
+
+def _private(path: Path) -> TextIO:
+    """Open a file that only its owner can read."""
+    try:
+        file = open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8")  # noqa: SIM115
+        os.fchmod(file.fileno(), 0o600)  # a file that was there may have been open to others
+    except OSError as error:
+        raise CliError(f"cannot keep a token in {path}: {error}") from error
+    return file

@@ -1,0 +1,132 @@
+"""Agents, runs and tokens from the command line, against a server on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+
+from mainspring.cli import main
+from mainspring.server.app import create_app
+
+Run = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+class Listening(uvicorn.Server):
+    """A server that says when it listens, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        self.ready.set()
+
+    def capture_signals(self):
+        return nullcontext()
+
+
+@pytest.fixture
+async def cli(home, place, monkeypatch, capsys) -> AsyncIterator[Run]:
+    """`await cli("agent", "list")` → exit code, stdout, stderr."""
+    room = home.room
+    _, secret = await room.tokens.create(place.admin, kind="user", role="operator")
+    services = SimpleNamespace(agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens)
+    config = uvicorn.Config(create_app(services), log_config=None, access_log=False, lifespan="off")
+    server = Listening(config)
+    sock = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await server.ready.wait()
+    monkeypatch.setenv("MAINSPRING_URL", f"http://127.0.0.1:{sock.getsockname()[1]}")
+    monkeypatch.setenv("MAINSPRING_TOKEN", secret)
+
+    async def run(*argv: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield run
+    server.should_exit = True
+    await serving
+
+
+async def test_an_agents_life_from_the_command_line(cli, place):
+    code, out, _ = await cli("agent", "create", "coder", "--slots", "2", "--name", "The Coder")
+    assert (code, out.strip()) == (
+        0, "coder  (The Coder)  no runner serves it  0 running, 0 queued, 2 slots",
+    )  # fmt: skip
+    agent = (await place.room.agents.get(place.tenant, "coder")).agent.id
+    run_id = str(await place.queue(agent))
+    code, out, _ = await cli("agent", "show", "@coder")
+    assert code == 0
+    assert "waiting for a runner" in out
+    assert run_id in out
+    code, out, _ = await cli("agent", "pause", "coder", "--json")
+    assert (code, json.loads(out)["paused"]) == (0, True)
+    code, out, _ = await cli("agent", "resume", "coder", "--json")
+    assert (code, json.loads(out)["paused"]) == (0, False)
+    code, out, _ = await cli("agent", "list")
+    assert (code, out.splitlines()[1].split()[:3]) == (0, ["coder", "The", "Coder"])
+    assert (await cli("agent", "create", "coder"))[0] == 5
+    assert (await cli("agent", "show", "nobody"))[0] == 3
+
+
+async def test_a_runs_life_from_the_command_line(cli, place):
+    agent = await place.agent(slots=2)
+    run_id = str(await place.queue(agent))
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.log(work, ["one", "two"])
+    code, out, _ = await cli("run", "logs", run_id)
+    assert (code, out.splitlines()) == (0, ["one", "two"])
+    following = asyncio.create_task(cli("run", "logs", run_id, "-f", "--json"))
+    await runner.log(work, ["three"])
+    await runner.complete(work, "failed", error="no field")
+    code, out, _ = await following
+    assert (code, [json.loads(line)["text"] for line in out.splitlines()]) == (0, ["one", "two", "three"])
+    code, out, _ = await cli("run", "show", run_id)
+    assert code == 0
+    for said in ("[failed]", "because  a card was made", "no field", "laptop", "event 1, launch"):
+        assert said in out
+    code, out, _ = await cli("run", "list", "--state", "failed", "--json")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [run_id]
+    code, out, _ = await cli("run", "retry", run_id)
+    assert (code, "[queued]" in out) == (0, True)
+    assert (await cli("run", "retry", run_id))[0] == 5
+    code, out, _ = await cli("run", "cancel", run_id, "--reason", "not needed")
+    assert (code, out.strip().endswith("[cancelled]  not needed")) == (0, True)
+    assert (await cli("run", "show", str(agent)))[0] == 3
+
+
+async def test_tokens_from_the_command_line(cli, place, tmp_path, monkeypatch):
+    await place.agent()
+    code, out, err = await cli("token", "create", "--account", "vera", "--role", "viewer")
+    assert (code, err) == (0, "keep it: it is not shown again\n")
+    secret = out.strip()
+    holder = await place.room.tokens.authenticate(secret)
+    assert (holder.actor.handle, holder.role) == ("vera", "viewer")
+    kept = tmp_path / "runner.token"
+    code, out, _ = await cli("token", "create", "--kind", "runner", "--agent", "coder", "--to", str(kept))
+    assert code == 0
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    runner = kept.read_text().strip()
+    assert runner not in out
+    assert (await place.room.tokens.authenticate(runner)).kind == "runner"
+    before = len(await place.room.tokens.list_tokens(place.tenant))
+    assert (await cli("token", "create", "--to", str(tmp_path / "no" / "where")))[0] == 1
+    assert len(await place.room.tokens.list_tokens(place.tenant)) == before
+    code, out, _ = await cli("token", "list", "--json")
+    [vera] = [row for row in map(json.loads, out.splitlines()) if row["account"] == "vera"]
+    assert secret not in out
+    assert (await cli("token", "revoke", vera["id"]))[0] == 0
+    assert await place.room.tokens.authenticate(secret) is None
+    monkeypatch.setenv("MAINSPRING_TOKEN", secret)
+    assert (await cli("agent", "list"))[0] == 4
