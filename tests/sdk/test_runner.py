@@ -105,7 +105,7 @@ async def test_retry_names_its_wait(runner: Runner, wire: WireServer) -> None:
         return await run.retry(after_seconds=30, error="the forge is down")
 
     body = await finish_one(runner, wire)
-    assert (body["outcome"], body["after_seconds"], body["handed_back"]) == ("retry", 30, False)
+    assert (body["outcome"], body["after_seconds"], body["error"]) == ("retry", 30, "the forge is down")
 
 
 async def test_a_result_that_is_no_text_fails_the_run(runner: Runner, wire: WireServer) -> None:
@@ -283,7 +283,7 @@ async def test_what_an_earlier_runner_left_is_sent_before_a_single_run(wire: Wir
     runner = Runner(url=wire.url, token="t", spool=spool, wait_seconds=0)
     runner.command("coder", ["true"])
     await runner.serve(once=True)
-    assert [asked.path.rsplit("/", 1)[-1] for asked in wire.asked] == ["complete", "claim"]
+    assert [asked.path.rsplit("/", 1)[-1] for asked in wire.asked] == ["whoami", "complete", "claim"]
     assert Spool(spool).waiting() == []
 
 
@@ -369,7 +369,7 @@ async def test_what_is_not_finished_within_the_grace_is_handed_back(runner: Runn
         await seen(wire.wait_asked, "heartbeat", 2)
         runner.drain(grace_seconds=0)
     body = wire.of("complete")[0].body
-    assert (body["outcome"], body["after_seconds"], body["handed_back"]) == ("retry", 0, True)
+    assert (body["outcome"], body["after_seconds"], body["error"]) == ("retry", 0, "the runner shut down")
 
 
 async def test_a_run_whose_claim_answer_the_drain_cut_off_is_handed_back(
@@ -385,7 +385,7 @@ async def test_a_run_whose_claim_answer_the_drain_cut_off_is_handed_back(
         runner.drain()
         await seen(wire.wait_asked, "complete")
     assert wire.of("claim")[1].query["wait"] == ["0"]
-    assert wire.of("complete")[0].body["handed_back"] is True
+    assert wire.of("complete")[0].body["error"] == "the runner shut down"
     assert wire.of("heartbeat") == []  # the first one would have counted as an attempt
 
 
@@ -522,3 +522,43 @@ async def test_a_client_gives_up_when_its_patience_ends(wire: WireServer) -> Non
     async with Client(wire.url, "t", patience_seconds=0) as client:
         with pytest.raises(Unreachable, match="starting"):
             await client.get("/cards")
+
+
+# Who the runner is --------------------------------------------------------------------------------------------
+
+
+async def test_a_persons_token_makes_the_agents_that_are_missing_and_a_token_for_the_runner(
+    runner: Runner, wire: WireServer
+) -> None:
+    wire.always("whoami", Says(body={"token_kind": "user", "handle": "ada", "role": "operator"}))
+    wire.always("known", Says(body={"handle": "known"}))
+    wire.always("agents", Says(201))
+    wire.always("tokens", Says(201, {"token": {"id": "t1"}, "secret": "ms_runner_fresh"}))
+    wire.always("revoke", Says())
+    runner.command("known", ["true"])
+    runner.command("new", ["true"], slots=3)
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "claim", 2)
+    assert [asked.body for asked in wire.of("agents")] == [{"handle": "new", "slots": 3}]
+    assert [asked.body for asked in wire.of("tokens")] == [{"kind": "runner", "agents": ["known", "new"]}]
+    assert {asked.headers["authorization"] for asked in wire.of("claim")} == {"Bearer ms_runner_fresh"}
+    assert [asked.path for asked in wire.of("revoke")] == ["/tokens/t1/revoke"]
+
+
+async def test_a_token_that_may_not_make_one_says_what_to_ask_for(runner: Runner, wire: WireServer) -> None:
+    wire.always("whoami", Says(body={"token_kind": "user", "handle": "ada", "role": "member"}))
+    wire.always("coder", Says(body={"handle": "coder"}))
+    wire.always("tokens", problem(403, "forbidden"))
+    runner.command("coder", ["true"])
+    with pytest.raises(NotAuthorized, match="token create --kind runner --agent coder"):
+        await runner.serve()
+
+
+async def test_once_does_not_wait_for_ever_for_a_server_that_is_not_there(
+    wire: WireServer, spool: Path
+) -> None:
+    wire.always("whoami", problem(503, "unavailable", retryable=True))
+    runner = Runner(url=wire.url, token="t", spool=spool, wait_seconds=0)
+    runner.command("coder", ["true"])
+    with pytest.raises(Unreachable):
+        await runner.serve(once=True)

@@ -38,7 +38,7 @@ def test_the_servers_retry_after_is_a_floor() -> None:
         (Done("ok"), {"outcome": "done", "result": "ok"}),
         (Failed("no"), {"outcome": "failed", "error": "no"}),
         (Blocked("wait"), {"outcome": "blocked", "reason": "wait"}),
-        (Retry(5, "later"), {"outcome": "retry", "after_seconds": 5, "error": "later", "handed_back": False}),
+        (Retry(5, "later"), {"outcome": "retry", "after_seconds": 5, "error": "later"}),
         (Cancelled(), {"outcome": "cancelled"}),
     ],
 )
@@ -73,7 +73,7 @@ CUT_OFF = Raised(asyncio.CancelledError())
         ("cancel", None, Raised(ValueError()), Cancelled()),
         ("cancel", None, Returned("in time"), Done("in time")),
         ("timeout", None, Returned("in time"), Done("in time")),
-        ("drain", None, CUT_OFF, Retry(0, "the runner shut down", handed_back=True)),
+        ("drain", None, CUT_OFF, Retry(0, "the runner shut down")),
         ("drain", None, Returned("in time"), Done("in time")),
         ("lost", None, Returned("in time"), None),
         ("lost", Failed("f"), CUT_OFF, None),

@@ -138,6 +138,8 @@ class WireServer:
             if verb == "claim":
                 return self._claim(asked)
         match verb:
+            case "whoami":
+                return Says(body={"token_kind": "runner"})
             case "heartbeat":
                 return Says(body={"cancel": False, "drain": False, "steer": []})
             case "log":

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 from mainspring.sdk.client import Client
+
+
+class Keep(Enum):
+    """What is given for what is to stay as it is."""
+
+    KEEP = "keep"
+
+
+KEEP: Final = Keep.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +34,7 @@ class Card:
     state: str
     labels: frozenset[str]
     agent: str | None
-    assignee_id: str | None
+    assignee: str | None
     priority: int
     fields: Mapping[str, Any]
     version: int
@@ -39,13 +49,16 @@ class Card:
         return await self._post("labels", {"add": list(add), "remove": list(remove)}, if_version)
 
     async def assign(
-        self, *, agent: str | None = None, assignee: str | None = None, if_version: int | None = None
+        self,
+        *,
+        agent: str | Keep | None = KEEP,
+        assignee: str | Keep | None = KEEP,
+        if_version: int | None = None,
     ) -> Card:
-        """Pin it to the agent with this handle, or assign it to the account with this handle, or both."""
-        body = {"agent": agent, "assignee": assignee}
-        return await self._post(
-            "assign", {key: value for key, value in body.items() if value is not None}, if_version
-        )
+        """Set its agent, its assignee, or both, by their handles; None takes one away."""
+        given = {"agent": agent, "assignee": assignee}
+        body = {name: value for name, value in given.items() if not isinstance(value, Keep)}
+        return await self._post("assign", body, if_version)
 
     async def edit(
         self,
@@ -88,7 +101,7 @@ def card_from(said: Mapping[str, Any], client: Client) -> Card:
         state=said["state"],
         labels=frozenset(said.get("labels") or ()),
         agent=said.get("agent"),
-        assignee_id=said.get("assignee_id"),
+        assignee=said.get("assignee"),
         priority=said.get("priority") or 0,
         fields=said.get("fields") or {},
         version=said["version"],

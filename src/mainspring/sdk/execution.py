@@ -19,7 +19,7 @@ from mainspring.sdk import protocol
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import ClaimLost, NotAuthorized, NotFound, Refused
 from mainspring.sdk.liveness import Liveness
-from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, Outcome, Retry, to_wire
+from mainspring.sdk.outcomes import HANDED_BACK, Blocked, Cancelled, Done, Failed, Outcome, Retry, to_wire
 from mainspring.sdk.protocol import Claimed
 from mainspring.sdk.run import Run
 from mainspring.sdk.runlog import RunLog
@@ -94,7 +94,7 @@ def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Ou
         case "timeout":
             return Failed(f"timed out after {timeout_seconds:g} s\n{said}")
         case "drain":
-            return Retry(after_seconds=0, error="the runner shut down", handed_back=True)
+            return HANDED_BACK
         case None if isinstance(error, asyncio.CancelledError):
             return Failed(f"the handler cancelled itself\n{said}")
         case None if isinstance(error, SystemExit):
@@ -150,7 +150,7 @@ class Execution:
 
     async def hand_back(self) -> None:
         """Give the run back untouched."""
-        await self._finish(Retry(after_seconds=0, error="the runner shut down", handed_back=True))
+        await self._finish(HANDED_BACK)
 
     async def _work(self) -> None:
         claimed = self.claimed

@@ -32,20 +32,18 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try the run again later (`None`: when the server's own backoff says), until its attempts are spent.
-
-    `handed_back` says that the attempt was given up through no fault of its own: the runner is shutting down.
-    """
+    """Try the run again later (`None`: when the server's own backoff says), until its attempts are spent."""
 
     after_seconds: float | None = None
     error: str = ""
-    handed_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """Somebody asked for the run to stop, and it stopped."""
 
+
+HANDED_BACK = Retry(after_seconds=0, error="the runner shut down")
 
 Outcome: TypeAlias = Done | Failed | Blocked | Retry | Cancelled
 
@@ -69,12 +67,11 @@ def to_wire(outcome: Outcome) -> dict[str, Any]:
             return {"outcome": "failed", "error": tail(clean(error))}
         case Blocked(reason):
             return {"outcome": "blocked", "reason": tail(clean(reason))}
-        case Retry(after_seconds, error, handed_back):
+        case Retry(after_seconds, error):
             return {
                 "outcome": "retry",
                 "after_seconds": after_seconds,
                 "error": tail(clean(error)) or None,
-                "handed_back": handed_back,
             }
         case Cancelled():
             return {"outcome": "cancelled"}

@@ -17,6 +17,7 @@ from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.command import Command
 from mainspring.sdk.errors import MainspringError
 from mainspring.sdk.execution import Agent, Handler
+from mainspring.sdk.introduction import introduced
 from mainspring.sdk.shift import Shift
 from mainspring.sdk.spool import Spool
 
@@ -111,21 +112,23 @@ class Runner:
             raise MainspringError(
                 "this runner has no agent: add one with @runner.agent(...) or runner.command(...)"
             )
-        async with Client(self._url, self._token, patience_seconds=FOR_EVER) as client:
-            spool = Spool(self._spool) if self._spool else Spool.of(client.profile.url)
-            self._shift = Shift(
-                client,
-                self.name,
-                list(self._agents.values()),
-                spool,
-                wait_seconds=self._wait_seconds,
-                grace_seconds=self._grace_seconds,
-            )
-            offered = ", ".join(f"{agent.handle} ×{agent.slots}" for agent in self._agents.values())
-            _log.info(
-                "runner %s: %s at %s (from %s)", self.name, offered, client.profile.url, client.profile.source
-            )
-            await (self._shift.serve_once() if once else self._shift.serve())
+        patience = float(max(self._wait_seconds, 1)) if once else FOR_EVER
+        agents = list(self._agents.values())
+        async with Client(self._url, self._token, patience_seconds=patience) as found:
+            profile = found.profile
+            offered = ", ".join(f"{agent.handle} ×{agent.slots}" for agent in agents)
+            _log.info("runner %s: %s at %s (from %s)", self.name, offered, profile.url, profile.source)
+            async with introduced(found, agents) as client:
+                self._shift = Shift(
+                    client,
+                    self.name,
+                    agents,
+                    Spool(self._spool) if self._spool else Spool.of(profile.url),
+                    wait_seconds=self._wait_seconds,
+                    grace_seconds=self._grace_seconds,
+                    patience_seconds=patience,
+                )
+                await (self._shift.serve_once() if once else self._shift.serve())
 
     def drain(self, *, grace_seconds: float | None = None) -> None:
         """Stop claiming, finish what is held within the grace (None: however long it takes), hand back the rest."""
@@ -141,16 +144,22 @@ class Runner:
 
     async def _until_signalled(self, *, once: bool) -> None:
         loop = asyncio.get_running_loop()
+        serving = asyncio.create_task(self.serve(once=once), name="serve")
+
+        def stop_asked() -> None:
+            if self._shift is None:
+                serving.cancel()  # it has not even met the server yet: there is nothing to finish
+            else:
+                self._shift.stop_asked()
+
         with contextlib.suppress(
             NotImplementedError
-        ):  # where loops take no signals, Ctrl-C ends the run without a drain
+        ):  # where loops take no signals, Ctrl-C ends it without a drain
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop_asked)
-        await self.serve(once=once)
-
-    def _stop_asked(self) -> None:
-        if self._shift is not None:
-            self._shift.stop_asked()
+                loop.add_signal_handler(number, stop_asked)
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.result()
 
 
 _log = logging.getLogger("mainspring.sdk")

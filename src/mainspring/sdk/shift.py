@@ -43,12 +43,14 @@ class Shift:
         *,
         wait_seconds: int,
         grace_seconds: float,
+        patience_seconds: float,
     ) -> None:
         self._client = client
         self._agents = {agent.handle: agent for agent in agents}
         self._spool = spool
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
+        self._patience_seconds = patience_seconds
         self._identity = Identity(name, str(uuid.uuid4()), sum(agent.slots for agent in agents))
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(client.profile, self._tell)
@@ -177,7 +179,7 @@ class Shift:
 
     async def _ask(self, agents: Sequence[str], slots: Sequence[int]) -> Polled:
         """Poll once. A drain cuts the poll short, and then hands back what the cut answer may have brought."""
-        poll = asyncio.create_task(self._claim(agents, slots, self._wait_seconds, FOR_EVER))
+        poll = asyncio.create_task(self._claim(agents, slots, self._wait_seconds, self._patience_seconds))
         try:
             await _first_of(poll, self._drain_asked)
             if poll.done():
