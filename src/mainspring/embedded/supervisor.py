@@ -27,6 +27,7 @@ from mainspring.embedded.problems import EmbeddedError
 _POLL_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DATABASE_TRIES = 5
+_ONE_PRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Supervisor:
         self._database = database
         self._changed = changed
         self._in_stop = False
+        self._asked_at = 0.0
         self._logs = logs
         self._tell = tell
         self._children: list[_Child] = []
@@ -221,8 +223,10 @@ class Supervisor:
             self._tell(f"{child.program.name} │ {line}")
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the handler's shape
-        self._impatient = self._stopping
-        self._stopping = True
+        now = time.monotonic()
+        if self._stopping and now < self._asked_at + _ONE_PRESS_SECONDS:
+            return  # a terminal and a process manager may both pass on the same Ctrl-C
+        self._impatient, self._stopping, self._asked_at = self._stopping, True, now
         if self._impatient and not self._in_stop:
             raise KeyboardInterrupt  # asked twice while some step would not end
 
