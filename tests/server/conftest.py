@@ -92,7 +92,6 @@ class World:
         await self.services.spine.run_once()
 
 
-
 async def people(services: Services) -> tuple[UUID, dict[str, Actor], dict[str, str]]:
     """Make a tenant with somebody of each role; return it, them and their secrets."""
     tenant = new_id()
@@ -114,9 +113,7 @@ async def world(services, app) -> AsyncIterator[World]:
     tenant, actors, tokens = await people(services)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 5))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield World(
-            tenant=tenant, services=services, app=app, actors=actors, tokens=tokens, client=client
-        )
+        yield World(tenant=tenant, services=services, app=app, actors=actors, tokens=tokens, client=client)
 
 
 @pytest.fixture

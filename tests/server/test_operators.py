@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncpg
-import pytest
-
-from mainspring.agents.model import Completion
-
 
 async def card(world, title="mend it", **more):
     return await world.post("cards", {"board": "OPS", "title": title, **more})

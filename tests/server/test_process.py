@@ -86,7 +86,7 @@ async def test_two_processes_serve_one_database_and_end_when_asked(serve, fresh_
 async def test_a_stop_answers_waiting_polls_and_does_not_wait_for_them(serve, fresh_database):
     database = await fresh_database("server")
     services = await wiring.build(Settings(database_url=database.url))
-    _, actors, tokens = await people(services)
+    _, actors, _ = await people(services)
     await services.agents.create(actors["operator"], handle="echo")
     _, secret = await services.tokens.create(actors["operator"], kind="runner", agents=["echo"])
     await services.stop()
@@ -95,11 +95,19 @@ async def test_a_stop_answers_waiting_polls_and_does_not_wait_for_them(serve, fr
     claim = {"runner": "laptop", "incarnation": str(new_id()), "slot": 0}
     headers = {"Authorization": f"Bearer {secret}"}
     async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
-        waiting = asyncio.create_task(client.post("/api/v1/runner/claim", params={"wait": 50}, json=claim))
+        await client.post("/api/v1/runner/claim", params={"wait": 0}, json=claim)
+        asked = asyncio.Event()
+
+        async def trace(name: str, _info: object) -> None:
+            if name == "http11.send_request_body.complete":
+                asked.set()
+
+        waiting = asyncio.create_task(
+            client.post("/api/v1/runner/claim", params={"wait": 50}, json=claim, extensions={"trace": trace})
+        )
+        await asked.wait()
         async with httpx.AsyncClient(base_url=server.url) as other:
-            operator = {"Authorization": f"Bearer {tokens['operator']}"}
-            while not (await other.get("/api/v1/runners", headers=operator)).json()["data"]:
-                await asyncio.sleep(0.02)  # another process's state: there is no signal to wait for
+            await other.get("/livez")  # answered after what was sent before it has been read
         server.process.send_signal(signal.SIGTERM)
         answer = await asyncio.wait_for(waiting, DEADLINE_SECONDS)
     assert (answer.status_code, answer.json()["run"]) == (200, None)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
@@ -39,6 +39,12 @@ class Ready(BaseModel):
 
     ready: bool
     checks: dict[str, Any] | None = None
+
+
+@router.get("/", include_in_schema=False)
+async def root() -> RedirectResponse:
+    """Lead whoever opens the address to the API's description."""
+    return RedirectResponse("/docs")
 
 
 @router.get("/livez", response_model=Alive)

@@ -1,0 +1,133 @@
+"""Bad input is a 4xx that names the place, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.server.middleware import BODY_BYTES_MAX, DEPTH_MAX, body_problem, faults
+
+
+def raw(body: bytes) -> dict[str, object]:
+    return {"content": body, "headers": {"Content-Type": "application/json"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (rb'{"board": "OPS", "title": "a\u0000b"}', "/title"),
+        (rb'{"board": "OPS", "title": "\ud800"}', "/title"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"a": [1, "\udfff"]}}', "/fields/a/1"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"a\u0000": 1}}', r"/fields/a\u0000"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"n": NaN}}', "/fields/n"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"n": 1e999}}', "/fields/n"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"n": 99999999999999999999}}', "/fields/n"),
+        (rb'{"board": "OPS", "title": "x", "fields": {"a/b": {"~": "\u0000"}}}', "/fields/a~1b/~0"),
+    ],
+)
+async def test_text_and_numbers_that_cannot_be_stored_are_named(board, body, pointer):
+    answer = await board.call("POST", "cards", **raw(body))
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert (await board.get("cards"))["data"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"\xff\xfe{}",
+        b'{"title": "\xc3\x28"}',
+        b"[" * 100_000,
+        b'{"a":' * 200 + b"1" + b"}" * 200,
+        b"1" * 5_000,
+        b'"' + b"x" * 100,
+        b"\x00",
+    ],
+)
+async def test_what_is_no_json_of_ours_is_refused(board, body):
+    answer = await board.call("POST", "cards", **raw(body))
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["code"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "cards?state=%00",
+        "cards?state=%ff",
+        "events?kind=%ed%a0%80",
+        "explain?ref=a%00b",
+        "cards?%00=1",
+        "cards/%00",
+    ],
+)
+async def test_addresses_that_hold_no_text_are_refused(world, path):
+    answer = await world.client.get(f"/api/v1/{path}", headers=world.headers())
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid"
+
+
+async def test_a_body_over_the_limit_is_413_announced_or_not(board):
+    large = json.dumps({"board": "OPS", "title": "x", "body": "y" * BODY_BYTES_MAX}).encode()
+
+    async def pieces():
+        for start in range(0, len(large), 65_536):
+            yield large[start : start + 65_536]
+
+    for content in (large, pieces()):
+        answer = await board.call(
+            "POST", "cards", content=content, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 413
+        assert answer.json()["code"] == "body_too_large"
+
+
+async def test_a_token_of_any_bytes_is_only_unknown(world):
+    for secret in (b"\x00", b"\xff\xfe", b"ms_user_" + b"x" * 10_000, "ü".encode()):
+        answer = await world.client.get("/api/v1/cards", headers=[(b"Authorization", b"Bearer " + secret)])
+        assert answer.status_code == 401
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc/~", max_size=3), inner, max_size=3),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_what_can_be_stored_has_no_fault(value):
+    assert list(faults(value)) == []
+    assert body_problem(json.dumps(value).encode()) is None
+
+
+def test_the_deepest_document_is_the_limit():
+    def nested(depth: int) -> bytes:
+        return b"[" * depth + b"]" * depth
+
+    assert body_problem(nested(DEPTH_MAX)) is None
+    assert body_problem(nested(DEPTH_MAX + 2)) is not None
+
+
+async def test_a_client_that_leaves_before_its_body_is_whole_is_nobodys_error(app):
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent = []
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/api/v1/cards", "query_string": b"", "headers": [],
+        "http_version": "1.1", "scheme": "http", "server": ("test", 80), "client": ("x", 1), "root_path": "",
+        "raw_path": b"/api/v1/cards",
+    }  # fmt: skip
+    await app(scope, receive, send)
+    assert sent == []
