@@ -240,6 +240,16 @@ async def test_draining_tells_the_runner_and_gives_it_nothing_new_until_it_start
     assert (await runner.take()).run.id == second
 
 
+async def test_a_waiting_poll_is_told_to_drain(place):
+    await place.agent()
+    runner = await place.runner("coder")
+    polling = asyncio.create_task(runner.claim(wait_seconds=30))
+    await asleep(place, 1)
+    await place.room.runners.drain(place.tenant, "laptop")
+    await place.room.polls.run_once()
+    assert (await polling).drain
+
+
 async def test_a_poll_is_woken_when_a_run_is_queued(place):
     agent = await place.agent()
     runner = await place.runner("coder")

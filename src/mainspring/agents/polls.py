@@ -79,7 +79,7 @@ class Polls:
         self._heard.add((tenant, runner_id))
 
     async def run_once(self) -> bool:
-        """Ask once for all polls what could be claimed; wake the oldest for it, and note which runners live."""
+        """Ask once for all polls: what could be claimed, and who shall drain? Wake those, and note which runners live."""
         polls = list(self._waiting)
         heard, self._heard = self._heard, set()
         heard |= {(poll.tenant_id, poll.runner_id) for poll in polls if poll.runner_id is not None}
@@ -90,10 +90,12 @@ class Polls:
             found = (
                 await scope.fetch(_CLAIMABLE, [t for t, _ in asked], [a for _, a in asked]) if asked else []
             )
-            if heard:
-                live = sorted(heard)
-                spare = self._policy.lease_seconds / 6
-                await scope.execute(_SEEN_RUNNERS, [t for t, _ in live], [r for _, r in live], spare)
+            live, spare = sorted(heard), self._policy.lease_seconds / 6
+            drained = await scope.fetch(_SEEN_RUNNERS, [t for t, _ in live], [r for _, r in live], spare)
+        draining = {(row["tenant_id"], row["id"]) for row in drained}
+        for poll in polls:
+            if (poll.tenant_id, poll.runner_id) in draining:
+                poll.wake()
         _wake(polls, {(row["tenant_id"], row["agent_id"]): row["n"] for row in found})
         return False
 

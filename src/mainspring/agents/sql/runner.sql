@@ -193,15 +193,26 @@ select w.tenant_id, w.agent_id, least(due.n, a.slots - held.n) as n
 
 -- name: seen_runners
 -- Runners heard of since the last tick, if the row does not say so yet. One that somebody has locked is being touched by him.
-update mainspring.runners w
-   set last_seen_at = clock_timestamp()
-  from (select r.tenant_id, r.id
-          from mainspring.runners r
-          join unnest($1::uuid[], $2::uuid[]) as s(tenant_id, id) on r.tenant_id = s.tenant_id and r.id = s.id
-         where r.last_seen_at < statement_timestamp() - make_interval(secs => $3::double precision)
-         order by r.tenant_id, r.id
-           for no key update of r skip locked) as seen
- where w.tenant_id = seen.tenant_id and w.id = seen.id;
+-- Answers which of them shall drain: they may be waiting in a poll.
+with heard as (
+    select s.tenant_id, s.id from unnest($1::uuid[], $2::uuid[]) as s(tenant_id, id)
+), stale as (
+    select r.tenant_id, r.id
+      from mainspring.runners r
+      join heard on heard.tenant_id = r.tenant_id and heard.id = r.id
+     where r.last_seen_at < statement_timestamp() - make_interval(secs => $3::double precision)
+     order by r.tenant_id, r.id
+       for no key update of r skip locked
+), touched as (
+    update mainspring.runners w
+       set last_seen_at = clock_timestamp()
+      from stale
+     where w.tenant_id = stale.tenant_id and w.id = stale.id
+)
+select r.tenant_id, r.id
+  from mainspring.runners r
+  join heard on heard.tenant_id = r.tenant_id and heard.id = r.id
+ where r.draining;
 
 -- name: silent_tenants
 select distinct tenant_id
