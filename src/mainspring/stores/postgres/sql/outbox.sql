@@ -171,6 +171,8 @@ where d.tenant_id = h.tenant_id and d.family = 'executed' and d.bumps = h.bumps;
 
 -- name: renew
 -- Skipping locked rows: whoever holds one is settling or reclaiming it, and waiting for him would hold up all the others.
+-- Here and in settle a claimed row is known by its lease (a CHECK holds the two together): said as `state = 'claimed'` it
+-- draws the planner to effects_leased, which it takes for almost empty, and reads whole once for every row of the batch.
 with given as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::double precision[])
         as g (tenant_id, id, claim_id, lease_seconds)
@@ -178,7 +180,7 @@ with given as (
     select e.tenant_id, e.id, g.lease_seconds
     from mainspring.effects e
     join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
-    where e.state = 'claimed'
+    where e.lease_until is not null
     order by e.id
     for update of e skip locked
 ), renewed as (
@@ -192,7 +194,7 @@ select g.id
 from given g
 where not exists (
     select from mainspring.effects e
-    where e.tenant_id = g.tenant_id and e.id = g.id and e.claim_id = g.claim_id and e.state = 'claimed');
+    where e.tenant_id = g.tenant_id and e.id = g.id and e.claim_id = g.claim_id and e.lease_until is not null);
 
 -- name: settle
 -- The fence: a row is written only while its claim is the one that was given. Rows that go back to pending make their
@@ -208,7 +210,7 @@ with given as (
            g.state = 'pending' and e.cancel_requested as cancelled
     from mainspring.effects e
     join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
-    where e.state = 'claimed'
+    where e.lease_until is not null
     order by e.id
     for update of e
 ), settled as (
