@@ -15,7 +15,7 @@ from uuid import UUID
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome
-from mainspring.spine.errors import OutcomeUnknown, Transient
+from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
 from mainspring.spine.events import Event
 from mainspring.spine.executors import Transactional
 from mainspring.spine.ports import Cursor, H, NotOwed, Obligation, Owes, Store
@@ -101,11 +101,8 @@ class Drain(Generic[H]):
             return
         context = await obligation.load(tx, [event for _, event in mine])
         for n, event in mine:
-            match obligation.judge(event, context):
-                case Owes(effects):
-                    judged.setdefault(n, []).extend((event.tenant_id, effect) for effect in effects)
-                case NotOwed():
-                    pass
+            owed = owed_by(obligation, obligation.judge(event, context))
+            judged.setdefault(n, []).extend((event.tenant_id, effect) for effect in owed)
 
     async def _isolate(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> int:
         """Owe what one obligation makes of these events; halve them until the one that breaks it stands alone."""
@@ -150,6 +147,17 @@ class Drain(Generic[H]):
 def looks_at(obligation: Obligation[H], event: Event) -> bool:
     """Tell whether an obligation looks at events of this kind."""
     return obligation.kinds is None or event.kind in obligation.kinds
+
+
+def owed_by(obligation: Obligation[H], verdict: object) -> tuple[NewEffect, ...]:
+    """Return the effects of a verdict; raise Misuse when it is none: None does not mean that nothing is owed."""
+    match verdict:
+        case Owes(effects):
+            return effects
+        case NotOwed():
+            return ()
+        case _:
+            raise Misuse(f"obligation {obligation.name} answers Owes or NotOwed, not {verdict!r:.200}")
 
 
 def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event]:
@@ -198,9 +206,9 @@ def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transact
             return Failed(f"no obligation is named {name}")
         [event] = await store.read(tx.handle, effect.tenant_id, after=effect.event_seq - 1, limit=1)
         try:
-            verdict = obligation.judge(event, await obligation.load(tx.handle, [event]))
-            if isinstance(verdict, Owes) and verdict.effects:
-                await store.owe_drained(tx.handle, [(event.tenant_id, owed) for owed in verdict.effects])
+            owed = owed_by(obligation, obligation.judge(event, await obligation.load(tx.handle, [event])))
+            if owed:
+                await store.owe_drained(tx.handle, [(event.tenant_id, effect) for effect in owed])
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - becomes the row's outcome

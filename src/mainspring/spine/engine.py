@@ -23,6 +23,8 @@ from mainspring.spine.service import Service
 from mainspring.spine.transaction import Transaction
 from mainspring.spine.worker import Worker
 
+OBLIGATION_NAME_LENGTH_MAX = 200  # it is part of a key, behind a seq
+
 ExternalRun = TypeVar("ExternalRun", bound=Callable[[Effect], Awaitable[Outcome]])
 Judge = TypeVar("Judge", bound=Callable[[Event], Verdict])
 
@@ -182,6 +184,8 @@ class Spine(Generic[H]):
         """Add an obligation; its name is its own."""
         if any(known.name == obligation.name for known in self._obligations):
             raise Misuse(f"an obligation named {obligation.name} is declared already")
+        if not 0 < len(obligation.name) <= OBLIGATION_NAME_LENGTH_MAX:
+            raise Misuse(f"an obligation's name has 1 to {OBLIGATION_NAME_LENGTH_MAX} characters")
         self._obligations.append(obligation)
 
     def register_executor(self, executor: Executor[H]) -> None:

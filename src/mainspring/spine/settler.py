@@ -16,7 +16,7 @@ from uuid import UUID
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Effect, Move, Settlement
-from mainspring.spine.errors import Definitive, OutcomeUnknown, Transient
+from mainspring.spine.errors import Definitive, Misuse, OutcomeUnknown, Transient
 from mainspring.spine.events import NO_CAUSE, NewEvent
 from mainspring.spine.ports import H, Store
 from mainspring.spine.transaction import Transaction
@@ -81,10 +81,15 @@ class Settler(Generic[H]):
             except (Transient, OutcomeUnknown) as error:
                 telemetry.loop_failures.labels("settle", type(error).__name__).inc()
                 await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-            except Definitive as error:
+            except (Definitive, Misuse) as error:
                 if len(batch) > 1:
                     for one in batch:
                         await self._until_written([one], write)
+                    return
+                if write == self._bury:
+                    # what cannot be told in its tenant's log is dead all the same
+                    log.error("settle: the end of %s cannot be told: %s", batch[0][0].id, error)
+                    await self._until_written(batch, self._settle)
                     return
                 telemetry.loop_failures.labels("settle", type(error).__name__).inc()
                 log.error("settle: the outcome of %s cannot be stored: %s", batch[0][0].id, error)

@@ -39,6 +39,7 @@ from mainspring.spine.transaction import Transaction
 log = logging.getLogger("mainspring.spine")
 
 _TRANSIENT_TRIES = 3
+_HAND_BACK_SECONDS = 5.0  # to write what is handed back takes a moment, however short the grace is
 _FIRST_PATIENCE_SECONDS = 5.0
 _LONGEST_PATIENCE_SECONDS = 300.0
 
@@ -93,6 +94,7 @@ class Worker(Generic[H]):
         self._closing = False
         self._saturated = False
         self._quiet = False
+        self._claiming = 0
         self._patience_seconds = _FIRST_PATIENCE_SECONDS
 
     @property
@@ -111,7 +113,14 @@ class Worker(Generic[H]):
         self._saturated = free <= 0
         if self._saturated or not self._executors or self._closing or self._quiet:
             return 0
-        return self._begin(await self._store.claim(self._request(limit=free)))
+        # a claim that is on its way counts as in hand: nothing may begin to run alone meanwhile
+        self._claiming += 1
+        self._empty.clear()
+        try:
+            return self._begin(await self._store.claim(self._request(limit=free)))
+        finally:
+            self._claiming -= 1
+            self._note_if_empty()
 
     async def run_once(self) -> int:
         """Claim into the free slots, and return when all that is in hand is settled."""
@@ -147,11 +156,14 @@ class Worker(Generic[H]):
         if claimed:
             reach(FaultPoint.WORKER_AFTER_CLAIM)
             self._empty.clear()
+            # whoever slept through his lease may be given his own row again: the old run is over
+            again = {effect.id for effect in claimed}
+            self._give_up([held for held in self._in_hand.values() if held.effect.id in again])
         now = asyncio.get_running_loop().time()
         for effect in claimed:
             kind = self._executors[effect.kind].kind
             held = InHand(effect, trusted_until=now + kind.lease_seconds)
-            self._in_hand[effect.id] = held
+            self._in_hand[effect.claim_id] = held
             held.task = asyncio.create_task(self._handle(held))
             telemetry.effect_latency.labels(effect.kind).observe(effect.waited_seconds)
         if claimed:
@@ -244,19 +256,23 @@ class Worker(Generic[H]):
         return self._resolve(executor, held.effect, outcome)
 
     def _let_go(self, effect: Effect) -> None:
-        self._in_hand.pop(effect.id, None)
-        if not self._in_hand:
-            self._empty.set()
+        self._in_hand.pop(effect.claim_id, None)
+        self._note_if_empty()
         if self._saturated:
             self._saturated = False
             self._freed()
+
+    def _note_if_empty(self) -> None:
+        if not self._in_hand and not self._claiming:
+            self._empty.set()
 
     # holding ------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
         """Renew the claims of all that is in hand; cancel here what is lost, or what our own clock says may be."""
         loop = asyncio.get_running_loop()
-        held = [(one, self._executors[one.effect.kind].kind.lease_seconds) for one in self._in_hand.values()]
+        newest = {one.effect.id: one for one in self._in_hand.values()}
+        held = [(one, self._executors[one.effect.kind].kind.lease_seconds) for one in newest.values()]
         if not held:
             return
         asked_at = loop.time()
@@ -274,7 +290,7 @@ class Worker(Generic[H]):
 
     def _give_up(self, lost: list[InHand]) -> None:
         for one in lost:
-            if one.effect.id not in self._in_hand or one.task is None or one.task.done():
+            if one.effect.claim_id not in self._in_hand or one.task is None or one.task.done():
                 continue
             telemetry.claims_lost.inc()
             one.task.cancel()
@@ -289,7 +305,7 @@ class Worker(Generic[H]):
                 if held.task is not None:
                     held.task.cancel()
             try:
-                await asyncio.wait_for(self._empty.wait(), grace_seconds)
+                await asyncio.wait_for(self._empty.wait(), max(grace_seconds, _HAND_BACK_SECONDS))
             except TimeoutError:
                 log.warning(
                     "worker: %d effects were not handed back; their leases will run out", len(self._in_hand)
