@@ -43,9 +43,9 @@ class Home:
     room: AgentsRoom
     boards: BoardService
 
-    async def age(self, seconds: float) -> None:
-        """Let time pass for this room's deadlines."""
-        await age(self.admin, seconds, DEADLINES)
+    async def age(self, seconds: float, *, only: str | None = None) -> None:
+        """Let time pass for this room's deadlines, or those of one table: that waits for nobody while it holds a row."""
+        await age(self.admin, seconds, DEADLINES if only is None else {only: DEADLINES[only]})
 
 
 @pytest.fixture(scope="session")
