@@ -11,6 +11,8 @@ from mainspring.boards.model import CardEdit
 from mainspring.faultpoints import FaultPoint, FaultRaised, arm, disarm
 from mainspring.spine.events import Cause, NewEvent, Trust
 
+from mainspring.triggers import effects
+
 from .conftest import House
 
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
@@ -62,7 +64,11 @@ async def test_an_event_is_judged_by_the_version_in_force_at_its_seq_whenever_it
     assert list(runs.values()) == [("1", 1, house.echo.account_id), ("2", 2, house.flaky.account_id)]
 
 
-async def test_rules_kept_in_memory_are_never_stale(house: House) -> None:
+@pytest.mark.parametrize("closed_kept", [effects._CLOSED_KEPT, 0])
+async def test_rules_kept_in_memory_are_never_stale(
+    house: House, monkeypatch: pytest.MonkeyPatch, closed_kept: int
+) -> None:
+    monkeypatch.setattr(effects, "_CLOSED_KEPT", closed_kept)  # 0: read anew as soon as most have ended
     card = await house.card()
     launched = 0
     for n in range(6):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,6 +196,7 @@ events_ = st.builds(
 def test_the_index_finds_what_a_scan_of_all_rules_finds(
     versions: list[RuleVersion], happened: list[Any]
 ) -> None:
+    versions = [replace(version, version=n) for n, version in enumerate(versions)]
     index = RuleIndex(versions)
     for one in happened:
         facts = facts_of(one)
@@ -205,6 +207,26 @@ def test_the_index_finds_what_a_scan_of_all_rules_finds(
         ]
         found = [version for version, term in index.judged(facts) if term is None]
         assert sorted(map(id, found)) == sorted(map(id, scanned))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(rules_, max_size=8), st.lists(events_, min_size=1, max_size=4), st.randoms(use_true_random=False)
+)
+def test_an_index_that_is_kept_up_to_date_is_one_that_is_read_anew(
+    versions: list[RuleVersion], happened: list[Any], random: Any
+) -> None:
+    numbered = [replace(version, version=n) for n, version in enumerate(versions)]
+    open_first = [replace(version, until_seq=None) for version in numbered]
+    updates = numbered + random.sample(open_first, len(open_first))  # an end may be read before its beginning
+    kept = RuleIndex(open_first[: len(open_first) // 2])
+    for version in updates:
+        kept.put(version)
+    anew = RuleIndex(numbered)
+    for one in happened:
+        facts = facts_of(one)
+        assert [v.version for v in kept.candidates(facts)] == [v.version for v in anew.candidates(facts)]
+    assert (len(kept), kept.closed) == (len(anew), anew.closed)
 
 
 def test_ten_thousand_rules_cost_by_those_that_could_match() -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from uuid import UUID
+
+from asyncpg import Record
 
 from mainspring import telemetry
 from mainspring.db import Database, Scope
@@ -34,18 +36,24 @@ SWEEP_SECONDS: Final = 30.0
 _SWEEP_BATCH: Final = 200
 _DAY_SECONDS: Final = 86_400.0
 _TENANTS_KEPT: Final = 1_000
+_CLOSED_KEPT: Final = 1_000
 
 
 # Rules ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     """One tenant's versions that judge anything from `low` on, as they stood when its last rule event was `rules_seq`."""
 
     low: int
-    rules_seq: int
-    index: RuleIndex
+    rules_seq: int = -1
+    index: RuleIndex = field(default_factory=RuleIndex)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether most of it judges nothing to come."""
+        return self.index.closed > _CLOSED_KEPT + len(self.index) // 2
 
 
 RuleContext: TypeAlias = Mapping[UUID, RuleIndex]
@@ -64,34 +72,35 @@ class RuleLaunches:
         """Return, for each tenant of the events, the rule versions that judge them.
 
         The events were read before, so whatever rule event stands at or below theirs is committed and is seen here. What
-        is kept in memory holds while the tenant's `rules_seq` is what it was: one statement asks that and reads the rest.
+        is kept in memory is brought up to date by one statement, which returns what has changed since, as a rule none.
         """
-        low: dict[UUID, int] = {}
-        for event in events:
-            low[event.tenant_id] = min(event.seq, low.get(event.tenant_id, event.seq))
-        tenants = sorted(low)
-        known = [
-            kept.rules_seq
-            if (kept := self._kept.get(tenant)) is not None and kept.low <= low[tenant]
-            else None
-            for tenant in tenants
-        ]
-        found = await scope.fetch(_VERSIONS_FOR, tenants, [low[tenant] for tenant in tenants], known)
-        rules_seq: dict[UUID, int] = {}
-        versions: dict[UUID, list[RuleVersion]] = {tenant: [] for tenant in tenants}
-        for row in found:
-            rules_seq[row["tenant_id"]] = row["rules_seq"]
-            if row["rule_id"] is not None:
-                versions[row["tenant_id"]].append(version_of(row))
-        context: dict[UUID, RuleIndex] = {}
-        for tenant, before in zip(tenants, known, strict=True):
-            if before is None or rules_seq[tenant] != before:
-                self._kept[tenant] = _Kept(low[tenant], rules_seq[tenant], RuleIndex(versions[tenant]))
+        kept = {tenant: self._kept_from(tenant, low) for tenant, low in _lows(events).items()}
+        tenants = sorted(kept)
+        low = [kept[tenant].low for tenant in tenants]
+        known = [seq if (seq := kept[tenant].rules_seq) >= 0 else None for tenant in tenants]
+        found: dict[UUID, list[Record]] = {tenant: [] for tenant in tenants}
+        for row in await scope.fetch(_VERSIONS_FOR, tenants, low, known):
+            found[row["tenant_id"]].append(row)
+        for tenant, rows in found.items():
+            mine = kept[tenant]
+            versions = [version_of(row) for row in rows if row["rule_id"] is not None]
+            if mine.rules_seq < 0:
+                mine.index = RuleIndex(versions)
+            else:
+                for version in versions:
+                    mine.index.put(version)
+            # two loads at once may come back in either order
+            mine.rules_seq = max(mine.rules_seq, rows[0]["rules_seq"])
+            self._kept[tenant] = mine
             self._kept.move_to_end(tenant)
-            context[tenant] = self._kept[tenant].index
         while len(self._kept) > _TENANTS_KEPT:
             self._kept.popitem(last=False)
-        return context
+        return {tenant: mine.index for tenant, mine in kept.items()}
+
+    def _kept_from(self, tenant: UUID, low: int) -> _Kept:
+        """Return what is kept of a tenant, if it reaches back to `low`; else the empty beginning of it."""
+        kept = self._kept.get(tenant)
+        return kept if kept is not None and kept.low <= low and not kept.is_worn else _Kept(low)
 
     def judge(self, event: Event, context: RuleContext) -> Verdict:
         """Owe a launch for each rule that matches; else name the first term that failed of the first that could have."""
@@ -107,6 +116,13 @@ class RuleLaunches:
         return Owes(*owed) if owed else NotOwed(term)
 
 
+def _lows(events: Sequence[Event]) -> dict[UUID, int]:
+    low: dict[UUID, int] = {}
+    for event in events:
+        low[event.tenant_id] = min(event.seq, low.get(event.tenant_id, event.seq))
+    return low
+
+
 def _launch_of(event: Event, version: RuleVersion) -> NewEffect:
     card = event.data.get("card")
     return NewEffect(
@@ -116,7 +132,6 @@ def _launch_of(event: Event, version: RuleVersion) -> NewEffect:
             "agent": version.action.agent,
             "card_id": card["id"] if card else None,
             "card": card["key"] if card else None,
-            "rule": version.name,
         },
         event_seq=event.seq,
         rule_id=version.rule_id,

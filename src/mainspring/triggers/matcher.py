@@ -166,35 +166,57 @@ class RuleIndex:
     """The enabled versions of one tenant's rules, laid out so that an event meets those alone that it could match.
 
     A version stands in one bucket for each (kind, board, label) without which it cannot match; where it asks no board or
-    no label, under any. The versions of one rule may all stand in it: each judges the seqs that it spans.
+    no label, under any. All versions of a rule may stand in it: each judges the seqs that it spans.
     """
 
-    __slots__ = ("_buckets", "_versions")
+    __slots__ = ("_at", "_buckets", "_rarity", "_versions", "closed")
 
-    def __init__(self, versions: Iterable[RuleVersion]) -> None:
-        self._versions = sorted(
-            (version for version in versions if version.enabled), key=lambda one: (one.rule_id, one.version)
-        )
-        rarity = Counter(label for version in self._versions for label in version.terms.labels_all)
+    def __init__(self, versions: Iterable[RuleVersion] = ()) -> None:
+        self._versions: list[RuleVersion] = []
+        self._at: dict[tuple[UUID, int], int] = {}
         self._buckets: dict[_Bucket, list[int]] = {}
-        for n, version in enumerate(self._versions):
-            for bucket in _buckets(version.terms, rarity):
-                self._buckets.setdefault(bucket, []).append(n)
+        self._rarity: Counter[str] = Counter()
+        self.closed = 0  # how many judge no event to come
+        versions = tuple(versions)
+        for version in versions:
+            self._rarity.update(version.terms.labels_all)
+        for version in versions:
+            self.put(version)
 
     def __len__(self) -> int:
         return len(self._versions)
 
+    def put(self, version: RuleVersion) -> None:
+        """Add a version, or note where one that is here ends.
+
+        Whoever judges events by this index at that moment is not disturbed: a change of rules comes after their events.
+        """
+        if not version.enabled:
+            return
+        n = self._at.get((version.rule_id, version.version))
+        if n is None:
+            n = self._at[version.rule_id, version.version] = len(self._versions)
+            self._versions.append(version)
+            for bucket in _buckets(version.terms, self._rarity):
+                self._buckets.setdefault(bucket, []).append(n)
+        elif self._versions[n].until_seq is not None or version.until_seq is None:
+            return  # an end is final, whoever read it first
+        else:
+            self._versions[n] = version
+        self.closed += version.until_seq is not None
+
     def candidates(self, facts: Facts) -> list[RuleVersion]:
-        """Return the versions that could match, ordered by rule: a superset of those that do."""
+        """Return the versions in force that could match, ordered by rule: a superset of those that do."""
         boards = (_ANY,) if facts.board is None else (_ANY, facts.board)
         labels = (_ANY, *(facts.labels | facts.added))
         found: set[int] = set()
         for bucket in product((facts.kind,), boards, labels):
             found.update(self._buckets.get(bucket, ()))
-        return [self._versions[n] for n in sorted(found) if self._versions[n].spans(facts.seq)]
+        versions = [self._versions[n] for n in found if self._versions[n].spans(facts.seq)]
+        return sorted(versions, key=lambda version: (version.rule_id, version.version))
 
     def judged(self, facts: Facts) -> Iterator[tuple[RuleVersion, Failed | None]]:
-        """Yield each candidate in force with the first term that fails, None for those that match."""
+        """Yield each candidate with the first term that fails, None for those that match."""
         for version in self.candidates(facts):
             yield version, first_failed(facts, version)
 
