@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -268,8 +269,8 @@ class Spine(Generic[H]):
 
     async def stop(self) -> None:
         """Stop claiming, finish what is in hand within the grace, hand the rest back, end the loops."""
-        for loop in self._loops:
-            await loop.stop()
+        self.worker.close()
+        await asyncio.gather(*(loop.stop() for loop in self._loops))
         await self.worker.stop(grace_seconds=self.settings.grace_seconds)
         if self._renew_loop is not None:
             await self._renew_loop.stop()
@@ -294,8 +295,9 @@ class Spine(Generic[H]):
         return await self.worker.take() > 0
 
     async def _alone_round(self) -> bool:
-        await self.worker.run_alone()
-        return False
+        # asked again here, since the loop also runs when it starts: waiting for an empty hand holds up everything else
+        due = await self.store.due(list(self.worker.lease_seconds))
+        return due.alone and await self.worker.run_alone() > 0
 
     def _slot_freed(self) -> None:
         self._worker_loop.poke()

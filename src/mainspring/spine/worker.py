@@ -91,7 +91,7 @@ class Worker(Generic[H]):
         self._empty = asyncio.Event()
         self._empty.set()
         self._after: UUID | None = None
-        self._closing = False
+        self._closed = asyncio.Event()
         self._saturated = False
         self._quiet = False
         self._claiming = 0
@@ -135,17 +135,28 @@ class Worker(Generic[H]):
         """
         self._quiet = True
         try:
-            await asyncio.wait_for(self._empty.wait(), self._patience_seconds)
+            if not await self._until_empty(self._patience_seconds):
+                self._patience_seconds = min(2 * self._patience_seconds, _LONGEST_PATIENCE_SECONDS)
+                return 0
             self._patience_seconds = _FIRST_PATIENCE_SECONDS
+            if self._closing:
+                return 0
             taken = self._begin(await self._store.claim(self._request(limit=1, alone=True)))
-            await self._empty.wait()
+            await self._until_empty()
             return taken
-        except TimeoutError:
-            self._patience_seconds = min(2 * self._patience_seconds, _LONGEST_PATIENCE_SECONDS)
-            return 0
         finally:
             self._quiet = False
             self._freed()
+
+    async def _until_empty(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is in hand, at most so long, and no longer once this worker is closing; tell whether it is so."""
+        waiting = {asyncio.ensure_future(self._empty.wait()), asyncio.ensure_future(self._closed.wait())}
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        return self._empty.is_set()
 
     def _request(self, *, limit: int, alone: bool = False) -> ClaimRequest:
         return ClaimRequest(
@@ -295,9 +306,17 @@ class Worker(Generic[H]):
             telemetry.claims_lost.inc()
             one.task.cancel()
 
+    @property
+    def _closing(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self._closed.set()
+
     async def stop(self, *, grace_seconds: float) -> None:
         """Finish what is in hand within the grace, then hand the rest back."""
-        self._closing = True
+        self.close()
         try:
             await asyncio.wait_for(self._empty.wait(), grace_seconds)
         except TimeoutError:
