@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -38,14 +39,28 @@ RULE = {
 
 
 @pytest.fixture(scope="session")
-async def services(databases) -> AsyncIterator[Services]:
+async def database(databases) -> AsyncIterator[Any]:
+    """One migrated database for all tests of the server."""
+    made = await databases.create("server")
+    yield made
+    await databases.drop(made)
+
+
+@pytest.fixture
+async def admin(database) -> AsyncIterator[asyncpg.Connection]:
+    """A superuser's connection, for tests that break rows or move time."""
+    conn = await asyncpg.connect(**database.admin)
+    yield conn
+    await conn.close()
+
+
+@pytest.fixture(scope="session")
+async def services(database) -> AsyncIterator[Services]:
     """Everything joined, nothing started: tests run the engine by `spine.run_once`."""
-    database = await databases.create("server")
     settings = Settings(database_url=database.url, dev_mode=True, pool_size=8)
     built = await wiring.build(settings)
     yield built
     await built.stop()
-    await databases.drop(database)
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +102,11 @@ class World:
         assert answer.status_code in (200, 201), answer.text
         return answer.json()
 
+    async def runner(self, *agents: str) -> Runner:
+        """Return a runner of these agents."""
+        made = await self.post("tokens", {"kind": "runner", "agents": list(agents)})
+        return Runner(self, made["secret"])
+
     async def settle(self) -> None:
         """Drain and execute until nothing is due."""
         await self.services.spine.run_once()
@@ -105,6 +125,35 @@ async def people(services: Services) -> tuple[UUID, dict[str, Actor], dict[str, 
             new = NewToken(account_id=account.id, kind="user", role=role)
             _, tokens[role] = await mint(scope, tenant, new)
     return tenant, actors, tokens
+
+
+@dataclass(slots=True)
+class Runner:
+    """A runner with one slot, over HTTP."""
+
+    world: World
+    secret: str
+    incarnation: str = field(default_factory=lambda: str(new_id()))
+
+    async def post(self, path: str, body: Any) -> Any:
+        """Send one message of the runner protocol; it must be accepted."""
+        headers = {"Authorization": f"Bearer {self.secret}"}
+        answer = await self.world.client.post(f"/api/v1/{path}", headers=headers, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def claim(self) -> Any:
+        """Claim the next run; None when there is none."""
+        asked = {"runner": "laptop", "incarnation": self.incarnation, "slot": 0}
+        return (await self.post("runner/claim?wait=0", asked))["run"]
+
+    async def work(self, outcome: str, **said: Any) -> Any:
+        """Claim the next run and complete it so."""
+        run = await self.claim()
+        await self.post(f"runs/{run['id']}/heartbeat", {"claim_id": run["claim_id"]})
+        return await self.post(
+            f"runs/{run['id']}/complete", {"claim_id": run["claim_id"], "outcome": outcome, **said}
+        )
 
 
 @pytest.fixture

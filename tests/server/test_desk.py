@@ -1,0 +1,245 @@
+"""The desk: dead effects and failed runs alike, grouped, planned, replayed, discarded; and what the engine's part decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from mainspring import faultpoints
+from mainspring.ids import new_id
+from mainspring.operators.model import Heap, grouped
+from mainspring.spine.desk import cause_of, plan
+from mainspring.spine.effects import EffectRow, EffectState
+from tests.server.conftest import RULE
+
+NAMELESS = {
+    **RULE,
+    "name": "letters",
+    "do": {"launch": {"agent": "scribe", "prompt": "write to {{card.fields.who}}"}},
+}
+NO_NAME = "the prompt names {{card.fields.who}}, and event … (card.moved) has no such thing"
+MOMENT = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+async def haunted(board):
+    """A board whose cards, moved to doing, leave a dead launch (its prompt lacks a field) beside a run of echo."""
+    await board.services.agents.create(board.actors["operator"], handle="scribe")
+    await board.post("rules", NAMELESS)
+    return board
+
+
+async def moved(world, title="x"):
+    card = await world.post("cards", {"board": "OPS", "title": title})
+    await world.post(f"cards/{card['key']}/move", {"state": "doing"})
+    await world.settle()
+    return card
+
+
+async def failed(world, error="no such file 'a.txt'"):
+    card = await moved(world)
+    runner = await world.runner("echo")
+    run = await runner.work("failed", error=error)
+    await world.settle()
+    return card, run
+
+
+async def test_dead_effects_and_failed_runs_lie_side_by_side(haunted):
+    card, run = await failed(haunted)
+    letters = (await haunted.get("desk"))["data"]
+    assert [(one["kind"], one["subject"]) for one in letters] == [
+        ("run", card["key"]),
+        ("launch", card["key"]),
+    ]
+    assert letters[0]["id"] == run["id"]
+    assert letters[1]["cause"] == NO_NAME
+    assert [one["kind"] for one in (await haunted.get("desk", kind="run"))["data"]] == ["run"]
+    first = await haunted.get("desk", limit=1)
+    second = await haunted.get("desk", limit=1, after=first["next"])
+    assert [*first["data"], *second["data"]] == letters
+    assert second["next"] is None
+
+
+async def test_a_letter_shows_what_it_was_to_do_and_every_attempt(haunted):
+    _, run = await failed(haunted)
+    shown = await haunted.get(f"desk/{run['id']}")
+    assert shown["prompt"] == "work on x"
+    assert [(one["outcome"], one["error"]) for one in shown["history"]] == [
+        ("failed", "no such file 'a.txt'")
+    ]
+    launch = (await haunted.get("desk", kind="launch"))["data"][0]
+    shown = await haunted.get(f"desk/{launch['id']}")
+    assert shown["payload"]["agent"] == "scribe"
+    assert [one["outcome"] for one in shown["history"]] == ["failed"]
+
+
+async def test_causes_are_counted_without_what_differs(haunted):
+    await failed(haunted, "no such file 'a.txt' (12 tries)")
+    await failed(haunted, "no such file 'b.txt' (3 tries)")
+    groups = (await haunted.get("desk", group_by="cause"))["data"]
+    assert [(one["count"], one["cause"], one["kinds"]) for one in groups] == [
+        (2, "no such file … (… tries)", ["run"]),
+        (2, NO_NAME, ["launch"]),
+    ]
+    planned = await haunted.post("desk/plan", {"cause": "no such file … (… tries)"})
+    assert [one["kind"] for one in planned["eligible"]] == ["run", "run"]
+
+
+async def test_a_plan_changes_nothing_and_a_replay_does_what_it_said(haunted):
+    card, run = await failed(haunted)
+    planned = await haunted.post("desk/plan", {"all": True})
+    assert [one["kind"] for one in planned["eligible"]] == ["launch", "run"]
+    assert planned["skipped"] == []
+    assert len((await haunted.get("desk"))["data"]) == 2
+    await haunted.call("PATCH", f"cards/{card['key']}", json={"fields": {"who": "ana"}})
+    done = await haunted.post("desk/replay", {"all": True})
+    assert sorted(one["id"] for one in done["replayed"]) == sorted(one["id"] for one in planned["eligible"])
+    await haunted.settle()
+    assert (await haunted.get("desk"))["data"] == []
+    assert (await haunted.get(f"runs/{run['id']}"))["state"] == "queued"
+    assert len((await haunted.get("runs"))["data"]) == 2
+    kinds = [one["kind"] for one in (await haunted.get("events", last=20))["data"]]
+    assert "effect.replayed" in kinds
+    assert (await haunted.get("verify"))["ok"]
+
+
+async def test_what_is_left_alone_is_said(haunted):
+    _, run = await failed(haunted)
+    nobody = str(new_id())
+    effect = (await haunted.get("effects", state="done"))["data"][0]["id"]
+    asked = {"ids": [run["id"], nobody, effect]}
+    planned = await haunted.post("desk/plan", asked)
+    assert {one["id"]: one["because"] for one in planned["skipped"]} == {
+        nobody: "there is no such dead letter",
+        effect: "it is done, not dead",
+    }
+    done = await haunted.post("desk/replay", asked)
+    assert [one["id"] for one in done["replayed"]] == [run["id"]]
+    again = await haunted.call("POST", "desk/replay", json={"ids": [run["id"]]})
+    assert (again.status_code, again.json()["code"]) == (409, "not_dead")
+    assert (await haunted.call("POST", "desk/replay", json={"ids": [nobody]})).status_code == 404
+
+
+async def test_a_discard_keeps_its_reason(haunted):
+    await failed(haunted)
+    done = await haunted.post("desk/discard", {"all": True, "reason": "nobody needs it"})
+    assert len(done["discarded"]) == 2
+    await haunted.settle()
+    assert (await haunted.get("desk"))["data"] == []
+    [effect] = (await haunted.get("effects", state="discarded"))["data"]
+    assert "nobody needs it" in effect["outcome"]
+    [run] = (await haunted.get("runs", state="discarded"))["data"]
+    assert "nobody needs it" in run["outcome"]
+    events = (await haunted.get("events", last=20))["data"]
+    reasons = [one["data"].get("reason") for one in events if one["kind"].endswith("discarded")]
+    assert reasons == ["nobody needs it", "nobody needs it"]
+    assert (await haunted.get("verify"))["ok"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"ids": []},
+        {"ids": ["x"]},
+        {"ids": [str(UUID(int=1))], "all": True},
+        {"ids": [str(UUID(int=1))], "kind": "run"},
+        {"kind": ""},
+        {"every": True},
+        {"ids": [str(UUID(int=n)) for n in range(1, 1003)]},
+    ],
+)
+async def test_what_is_meant_has_to_be_said(world, body):
+    assert (await world.call("POST", "desk/plan", json=body)).status_code == 422
+
+
+async def test_a_replay_that_dies_before_its_commit_has_not_happened(haunted):
+    await failed(haunted)
+    faultpoints.arm("desk.after_replay:1:raise")
+    try:
+        assert (await haunted.call("POST", "desk/replay", json={"all": True})).status_code == 500
+    finally:
+        faultpoints.disarm()
+    assert len((await haunted.get("desk"))["data"]) == 2
+    kinds = {one["kind"] for one in (await haunted.get("events", last=50))["data"]}
+    assert "effect.replayed" not in kinds
+
+
+async def test_two_operators_replay_one_letter_once(haunted):
+    import asyncio
+
+    _, run = await failed(haunted)
+    answers = await asyncio.gather(
+        *(haunted.call("POST", "desk/replay", json={"ids": [run["id"]]}) for _ in range(4))
+    )
+    replayed = [one for answer in answers for one in answer.json().get("replayed", [])]
+    assert [one["id"] for one in replayed] == [run["id"]]
+
+
+# The engine's part, pure --------------------------------------------------------------------------------------
+
+
+def row(state=EffectState.DEAD, outcome="failed", seq: int | None = 1) -> EffectRow:
+    return EffectRow(
+        tenant_id=UUID(int=1), id=new_id(), kind="mail", family="executed", key="k", event_seq=seq, rule_id=None,
+        rule_version=None, target="", payload={}, state=state, attempts=1, crashes=0, deferrals=0, epoch=0,
+        claim_id=None, worker=None, lease_until=None, not_before=MOMENT, cancel_requested=False, outcome=outcome,
+        error="x", created_at=MOMENT, settled_at=MOMENT,
+    )  # fmt: skip
+
+
+def test_only_a_definite_failure_gets_a_new_key_unasked():
+    rows = [row(outcome=word) for word in ("failed", "unknown", "exhausted", "worker_crashed", "target_down")]
+    ids = [one.id for one in rows]
+    assert [one.new_key for one in plan(ids, rows).eligible] == [True, False, False, False, False]
+    assert {one.new_key for one in plan(ids, rows, new_key=True).eligible} == {True}
+    assert {one.new_key for one in plan(ids, rows, new_key=False).eligible} == {False}
+
+
+def test_a_plan_goes_by_the_age_of_events():
+    rows = [row(seq=None), row(seq=9), row(seq=2)]
+    planned = plan([one.id for one in rows], rows)
+    assert [one.row.event_seq for one in planned.eligible] == [2, 9, None]
+
+
+def test_what_is_asked_twice_is_planned_once():
+    one = row()
+    alive = replace(row(), state=EffectState.PENDING)
+    planned = plan([one.id, one.id, alive.id, alive.id], [one, alive])
+    assert [each.row.id for each in planned.eligible] == [one.id]
+    assert [each.because for each in planned.skipped] == ["it is pending, not dead"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("TimeoutError: after 30.5 s", "TimeoutError: after …… s"),
+        ("no card 01a22d41-b0a3-7350-9f4f-8db548c330a1", "no card …"),
+        ("\n  Oops: 'x y' is not \"z\"\nTraceback", "Oops: … is not …"),
+        ("added a bad face", "added a bad face"),
+        (None, "exhausted"),
+        ("", "exhausted"),
+    ],
+)
+def test_a_cause_is_what_failures_have_in_common(error, cause):
+    assert cause_of("exhausted", error) == cause.replace("……", "….…")
+
+
+def test_heaps_of_one_cause_are_one_group():
+    heaps = [
+        Heap(
+            kind=kind,
+            outcome="failed",
+            error=f"no file {n}",
+            count=n,
+            oldest=MOMENT,
+            newest=MOMENT,
+            ids=[new_id()],
+        )
+        for n, kind in ((1, "run"), (2, "mail"))
+    ]
+    [group] = grouped(heaps)
+    assert (group["count"], group["kinds"], len(group["ids"])) == (3, ["mail", "run"], 2)
