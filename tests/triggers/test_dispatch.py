@@ -109,6 +109,23 @@ async def test_while_a_run_of_card_and_agent_lives_it_waits(house: House) -> Non
     assert len(await house.queued()) == 2
 
 
+async def test_the_longer_a_dispatch_waits_the_less_often_it_looks(house: House) -> None:
+    card = await eligible(house)
+    await house.spine.run_once()
+    await house.move(card, "done")
+    await house.move(card, "ready")
+    for _ in range(60):
+        await house.spine.run_once()
+        await house.later(seconds=6)
+    async with house.db.tenant(house.tenant) as scope:
+        [_, waiting] = await house.spine.store.effects(scope, house.tenant, kind="launch")
+    assert 10 < waiting.deferrals < 25  # in six minutes
+    await house.end_runs()
+    await house.later(seconds=60)
+    await house.spine.run_once()
+    assert len(await house.queued()) == 2
+
+
 async def test_a_live_run_of_another_agent_does_not_hold_it(house: House) -> None:
     card = await eligible(house)
     await house.spine.run_once()

@@ -10,7 +10,6 @@ import pytest
 from mainspring.boards.model import CardEdit
 from mainspring.faultpoints import FaultPoint, FaultRaised, arm, disarm
 from mainspring.spine.events import Cause, NewEvent, Trust
-
 from mainspring.triggers import effects
 
 from .conftest import House

@@ -24,7 +24,8 @@ from mainspring.triggers.model import Cards, RuleVersion, Runs
 from mainspring.triggers.prompts import Filled, Missing, TooLong
 from mainspring.triggers.verbs import Gone
 
-LOOK_AGAIN_SECONDS: Final = 5.0
+LOOK_AGAIN_SECONDS_MIN: Final = 5.0
+LOOK_AGAIN_SECONDS_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Launcher:
         if card.dispatched_version is not None and card.dispatched_version >= eligible_version:
             return Dropped("dispatched already")
         if await self._runs.live_run_of_card(tx, card_id, agent_id):
-            return Deferred(LOOK_AGAIN_SECONDS, "a run of this card and agent has not ended")
+            return Deferred(_look_again_seconds(effect), "a run of this card and agent has not ended")
         agent = await self._runs.get_agent(tx, agent_id)
         if agent is None:
             return Failed("the pinned agent is gone")
@@ -173,6 +174,11 @@ class Launcher:
                 return Done(f"launched {agent.handle}")
             case other:
                 assert_never(other)
+
+
+def _look_again_seconds(effect: Effect) -> float:
+    """Look again soon after a short wait and seldom during a long one: each look is a claim and a transaction."""
+    return min(LOOK_AGAIN_SECONDS_MAX, max(LOOK_AGAIN_SECONDS_MIN, effect.deferred_seconds / 2))
 
 
 def trigger_of(event: Event, rule: RuleVersion | None) -> dict[str, Any]:
