@@ -1,36 +1,377 @@
-"""Events, effects, desk, explain and verify over HTTP, on work that the engine has really done."""
+"""Events, effects, explain, verify and the gauges over HTTP, on work that the engine has really done."""
 
 from __future__ import annotations
 
+import pytest
 
-async def card(world, title="mend it", **more):
-    return await world.post("cards", {"board": "OPS", "title": title, **more})
+from mainspring.ids import new_id
+from mainspring.operators.model import CardKey, Id, RuleName, Seq, parse_ref
+from tests.server.conftest import RULE
 
 
 async def moved(world, to="doing", **more):
-    made = await card(world, **more)
-    await world.post(f"cards/{made['key']}/move", {"state": to})
+    card = await world.post("cards", {"board": "OPS", "title": "mend it", **more})
+    await world.post(f"cards/{card['key']}/move", {"state": to})
     await world.settle()
-    return made
+    return card
 
 
-async def test_a_moved_card_owes_a_launch_and_explain_tells_it(board):
-    made = await moved(board)
-    story = await board.get("explain", ref=made["key"])
+def event_of(story, kind):
+    return next(one for one in story["events"] if one["kind"] == kind)
+
+
+def lines(node, depth=0):
+    yield f"{'  ' * depth}{node['text']}"
+    for child in node["children"]:
+        yield from lines(child, depth + 1)
+
+
+# explain ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cards_story_goes_from_the_move_to_what_the_run_waits_for(board):
+    card = await moved(board)
+    story = await board.get("explain", ref=card["key"])
     assert story["noun"] == "card"
-    move = next(one for one in story["events"] if one["kind"] == "card.moved")
+    move = event_of(story, "card.moved")
     assert [(one["name"], one["matched"]) for one in move["verdicts"]] == [("doing to echo", True)]
-    assert len(move["owed"]) == 1
+    [effect] = story["effects"]
+    assert move["owed"] == [effect["id"]]
+    assert (effect["rule"], effect["standing"]) == ("doing to echo", "done: launched echo")
     [run] = story["runs"]
+    assert effect["runs"] == [run["id"]]
     assert run["standing"] == "is waiting for a runner"
-    created = next(one for one in story["events"] if one["kind"] == "card.created")
-    assert [one["failed_term"] for one in created["verdicts"]] == ["kinds"]
-    assert "is waiting for a runner" in story["summary"]
+    assert "waiting for a runner" in story["summary"]
+    text = "\n".join(lines(story["tree"]))
+    assert "card.moved: OPS-1 todo → doing by operator" in text
+    assert "owes launch (rule 'doing to echo' v1): done: launched echo" in text
 
 
-async def test_verify_is_clean_after_work(board):
+async def test_what_did_not_match_is_told_with_the_first_term_that_failed(board):
+    card = await moved(board, to="review")
+    story = await board.get("explain", ref=card["key"])
+    assert [one["failed_term"] for one in event_of(story, "card.created")["verdicts"]] == ["kinds"]
+    [verdict] = event_of(story, "card.moved")["verdicts"]
+    assert verdict["failed_term"] == "to_states"
+    assert "it went to review" in verdict["why"]
+    obligations = {one["name"]: one["term"] for one in event_of(story, "card.moved")["obligations"]}
+    assert obligations["dispatch"] == "eligible"
+    assert story["summary"] == "nothing is owed and nothing is dead"
+
+
+async def test_a_switched_off_rule_says_so(board):
+    rule = (await board.get("rules"))["data"][0]
+    await board.post(f"rules/{rule['id']}/disable")
+    card = await moved(board)
+    [verdict] = event_of(await board.get("explain", ref=card["key"]), "card.moved")["verdicts"]
+    assert (verdict["failed_term"], verdict["why"]) == ("not in force", "not in force: disabled")
+
+
+async def test_what_is_not_drained_yet_is_said(board):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    story = await board.get("explain", ref=card["key"])
+    assert event_of(story, "card.created")["drained"] is False
+    assert "not drained yet" in story["summary"]
+
+
+async def test_a_paused_agent_and_a_silent_runner_are_told(board):
+    card = await moved(board)
+    await board.post("agents/echo/pause")
+    [run] = (await board.get("explain", ref=card["key"]))["runs"]
+    assert run["standing"] == "is waiting: echo is paused"
+    await board.post("agents/echo/resume")
+    runner = await board.runner("echo")
+    await runner.claim()
+    [run] = (await board.get("explain", ref=card["key"]))["runs"]
+    assert run["standing"].startswith("is claimed on laptop")
+
+
+async def test_a_failed_run_is_told_with_every_attempt(board):
+    card = await moved(board)
+    runner = await board.runner("echo")
+    await runner.work("failed", error="no such branch")
+    await board.settle()
+    story = await board.get("explain", ref=card["key"])
+    [run] = story["runs"]
+    assert run["standing"] == "failed after 1 attempt: no such branch"
+    assert [(one["n"], one["outcome"], one["error"]) for one in run["history"]] == [
+        (1, "failed", "no such branch")
+    ]
+    assert "1 dead letter on the desk" in story["summary"]
+    assert [one["kind"] for one in story["events"]] == [
+        "card.created", "card.moved", "run.queued", "run.started", "run.failed",
+    ]  # fmt: skip
+
+
+async def test_a_run_that_is_done_moves_its_card_and_the_story_shows_by_whom(board):
+    card = await moved(board)
+    runner = await board.runner("echo")
+    await runner.work("done", result="fixed")
+    await board.settle()
+    story = await board.get("explain", ref=card["key"])
+    assert story["now"]["state"] == "review"
+    reflect = next(one for one in story["effects"] if one["kind"] == "reflect")
+    assert reflect["standing"] == "done: moved OPS-1 to review"
+    last = story["events"][-1]
+    assert (last["kind"], last["actor"], last["what"]) == ("card.moved", "mainspring", "OPS-1 doing → review")
+    done = event_of(story, "run.done")
+    assert last["cause_seq"] == done["seq"]
+    assert (await board.get("explain", ref=f"event:{done['seq']}"))["events"][0]["caused"] == [last["seq"]]
+
+
+async def test_every_kind_of_reference_is_told(board):
+    card = await moved(board)
+    story = await board.get("explain", ref=card["key"])
+    run, effect = story["runs"][0]["id"], story["effects"][0]["id"]
+    seq = event_of(story, "card.moved")["seq"]
+    rule = (await board.get("rules"))["data"][0]["id"]
+    for ref, noun in (
+        (card["id"], "card"),
+        ("ops-1", "card"),
+        (f"card:{card['key']}", "card"),
+        (run, "run"),
+        (f"run:{run}", "run"),
+        (effect, "effect"),
+        (str(seq), "event"),
+        (f"event:{seq}", "event"),
+        (rule, "rule"),
+        ("doing to echo", "rule"),
+        ("rule:Doing To Echo", "rule"),
+    ):
+        told = await board.get("explain", ref=ref)
+        assert told["noun"] == noun, ref
+        assert told["events"], ref
+    for ref in (f"run:{card['id']}", str(new_id()), "OPS-99", "event:99", "no such rule", "ZZZ-1"):
+        assert (await board.call("GET", "explain", params={"ref": ref})).status_code == 404, ref
+
+
+async def test_a_rules_story_is_what_it_did_and_what_it_ignored(board):
+    await board.post("rules", {**RULE, "name": "another"})
     await moved(board)
+    story = await board.get("explain", ref="doing to echo")
+    said = {one["kind"]: [(v["name"], v["matched"]) for v in one["verdicts"]] for one in story["events"]}
+    assert said["card.created"] == [("doing to echo", False)]
+    assert said["card.moved"] == [("doing to echo", True)]
+    assert [one["standing"] for one in story["effects"]] == ["done: launched echo"]
+
+
+async def test_a_deleted_card_is_still_explained(board):
+    card = await moved(board)
+    assert (await board.call("DELETE", f"cards/{card['key']}")).status_code in (200, 204)
+    story = await board.get("explain", ref=card["key"])
+    assert story["now"]["deleted"] is True
+    assert story["events"][-1]["kind"] == "card.deleted"
+
+
+async def test_a_long_story_says_that_it_is_cut(board):
+    card = await moved(board)
+    story = await board.get("explain", ref=card["key"], limit=1)
+    assert story["older_events_left_out"] is True
+    assert [one["kind"] for one in story["events"]] == ["run.queued"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        ("OPS-12", CardKey("OPS", 12)),
+        ("card:ops-12", CardKey("OPS", 12)),
+        ("12", Seq(12)),
+        ("event:12", Seq(12)),
+        ("rule:12", RuleName("12")),
+        ("rule:OPS-12", RuleName("OPS-12")),
+        ("moved → echo", RuleName("moved → echo")),
+        ("event:x", None),
+        ("run:OPS-1", None),
+        ("0", RuleName("0")),
+        ("", None),
+        ("  ", None),
+        ("9" * 30, RuleName("9" * 30)),
+    ],
+)
+def test_a_reference_is_known_by_its_form(text, ref):
+    assert parse_ref(text) == ref
+
+
+def test_an_id_may_say_what_it_is_of():
+    one = new_id()
+    assert parse_ref(str(one)) == Id(one)
+    assert parse_ref(f"run:{one}") == Id(one, "run")
+
+
+# verify -------------------------------------------------------------------------------------------------------
+
+
+async def violations(world, **query):
+    report = await world.get("verify", **query)
+    assert report["ok"] == all(one["ok"] for one in report["checks"])
+    return {one["invariant"]: one["violations"] for one in report["checks"] if not one["ok"]}
+
+
+async def test_after_work_of_every_kind_verify_is_clean(board):
+    rule = {**RULE, "name": "once", "when": {"kinds": ["card.labeled"], "labels_all": ["go"]}}
+    await board.post("rules", {**rule, "options": {"consume_label": True}})
+    runner = await board.runner("echo")
+    for outcome in ("done", "failed", "blocked"):
+        await moved(board)
+        await runner.work(outcome)
+        await board.settle()
+    await board.post("cards", {"board": "OPS", "title": "one-shot"})
+    await board.call("POST", "cards/OPS-4/labels", json={"add": ["go"]})
+    await board.settle()
     report = await board.get("verify")
     assert report["ok"], report
-    assert report["checks"][0]["invariant"] == "I-1"
-    assert report["checks"][0]["examined"] == report["through_seq"] > 0
+    assert report["checks"][0]["examined"] == report["through_seq"] > 10
+    spent = next(one for one in report["checks"] if "one-shot" in one["what"])
+    assert spent["examined"] == 1
+
+
+async def test_a_lost_effect_is_found_by_the_event_that_owes_it(board, admin):
+    card = await moved(board)
+    await admin.execute("delete from mainspring.effects where tenant_id = $1", board.tenant)
+    await admin.execute("delete from mainspring.runs where tenant_id = $1", board.tenant)
+    found = await violations(board)
+    assert list(found) == ["I-1"]
+    assert "card.moved owes launch" in found["I-1"][0]
+    assert card["key"] == "OPS-1"
+    assert await violations(board, since=10_000) == {}
+
+
+async def test_what_was_trimmed_by_age_is_older_than_kept_and_not_lost(board, admin):
+    await moved(board)
+    await admin.execute("delete from mainspring.effects where tenant_id = $1", board.tenant)
+    await admin.execute("delete from mainspring.runs where tenant_id = $1", board.tenant)
+    await admin.execute(
+        "update mainspring.events set occurred_at = occurred_at - interval '8 days' where tenant_id = $1",
+        board.tenant,
+    )
+    report = await board.get("verify")
+    assert report["ok"]
+    assert report["checks"][0]["note"] == "1 effects are older than kept"
+
+
+async def test_an_effect_that_nobody_owes_is_found(board, admin):
+    await moved(board)
+    await admin.execute(
+        "update mainspring.effects set key = 'somebody', payload = '{}' where tenant_id = $1", board.tenant
+    )
+    found = await violations(board)
+    assert any("no verdict owes it" in one for one in found["I-1"])
+    assert any("which is not there" in one for one in found["I-8"])
+
+
+@pytest.mark.parametrize(
+    ("breaking", "invariant", "sentence"),
+    [
+        ("update mainspring.effects set event_seq = 999", "I-2", "names event 999"),
+        ("update mainspring.effects set rule_version = 7", "I-2", "names version 7"),
+        ("update mainspring.runs set event_seq = 999", "I-2", "names event 999"),
+        ("update mainspring.log_heads set head = 1", "I-4", "its head says 1"),
+        ("update mainspring.cursors set position = 999", "I-4", "stands at 999"),
+        ("update mainspring.effects set attempts = 99", "I-7", "has spent 99 attempts of 12"),
+        (
+            "update mainspring.effects set state = 'dead', outcome = 'tired'",
+            "I-7",
+            "dead for no reason of the five",
+        ),
+        ("update mainspring.runs set attempts = 99", "I-7", "has spent 99 attempts of 3"),
+        ("update mainspring.runs set effect_key = 'none'", "I-8", "is done, and has 0 runs"),
+        ("update mainspring.effects set state = 'dropped'", "I-8", "is dropped, and has a run"),
+        ("update mainspring.rule_versions set from_seq = null", "shape", "judges from no seq"),
+        (
+            "update mainspring.cards set eligible_version = 1, dispatched_version = 1",
+            "I-17",
+            "0 runs were made for it",
+        ),
+    ],
+)
+async def test_each_broken_invariant_is_named(board, admin, breaking, invariant, sentence):
+    await moved(board)
+    await admin.execute(f"{breaking} where tenant_id = $1", board.tenant)
+    found = await violations(board)
+    assert any(sentence in one for one in found.get(invariant, [])), found
+
+
+async def test_a_hole_in_the_log_is_found(board, admin):
+    await moved(board)
+    await admin.execute("delete from mainspring.events where tenant_id = $1 and seq = 2", board.tenant)
+    assert "the log has no event between 1 and 3" in (await violations(board))["I-4"]
+
+
+async def test_work_that_claims_would_not_see_is_found(board, admin):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+    await board.services.spine.drain.run_once()
+    await admin.execute("delete from mainspring.due_tenants where tenant_id = $1", board.tenant)
+    assert any("due_tenants says nothing" in one for one in (await violations(board))["shape"])
+
+
+# effects and gauges -------------------------------------------------------------------------------------------
+
+
+async def test_a_pending_effect_is_cancelled_and_an_ended_one_is_not(board):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+    while (await board.services.spine.drain.run_once()).events:
+        pass
+    [effect] = (await board.get("effects", state="pending"))["data"]
+    cancelled = await board.post(f"effects/{effect['id']}/cancel")
+    assert cancelled["state"] == "dropped"
+    again = await board.call("POST", f"effects/{effect['id']}/cancel")
+    assert (again.status_code, again.json()["code"]) == (409, "effect_ended")
+    assert (await board.call("POST", f"effects/{new_id()}/cancel")).status_code == 404
+    shown = await board.get(f"effects/{effect['id']}")
+    assert shown["history"] == []
+    assert (await board.get("effects", event_seq=effect["event_seq"]))["data"] == [cancelled]
+
+
+async def test_the_gauges_say_what_is_owed(board):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+    while (await board.services.spine.drain.run_once()).events:
+        pass
+    text = (await board.client.get("/metrics")).text
+    owed = next(
+        line for line in text.splitlines() if line.startswith('mainspring_effects_owed{kind="launch"}')
+    )
+    assert float(owed.split()[-1]) >= 1
+    assert "mainspring_build_info" in text
+    head, position = (
+        next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
+        for name in ("mainspring_event_head", "mainspring_drained_position")
+    )
+    assert head > 0
+    assert position > 0
+    await board.settle()
+
+
+async def test_readiness_says_what_it_found(world):
+    plain = await world.client.get("/readyz")
+    assert (plain.status_code, plain.json()) == (200, {"ready": True})
+    checks = (await world.client.get("/readyz?verbose")).json()["checks"]
+    assert checks["database"] == "ok"
+    assert checks["pool"]["most"] == 8
+    assert (await world.client.get("/livez")).json() == {"status": "alive"}
+    assert (await world.client.get("/version")).json()["engine_version"] == 1
+
+
+async def test_a_closing_server_is_not_ready(world):
+    world.app.state.closing.set()
+    try:
+        answer = await world.client.get("/readyz")
+    finally:
+        world.app.state.closing.clear()
+    assert (answer.status_code, answer.json()["ready"]) == (503, False)
+
+
+async def test_faults_are_armed_by_operators_on_this_machine_alone(world):
+    from mainspring import faultpoints
+
+    try:
+        armed = await world.post("dev/faults", {"point": "drain.before_commit:3:raise"})
+        assert (armed["armed"], armed["nth"], armed["action"]) == ("drain.before_commit", 3, "raise")
+    finally:
+        faultpoints.disarm()
+    wrong = await world.call("POST", "dev/faults", json={"point": "nowhere"})
+    assert wrong.status_code == 422
+    assert "drain.before_commit" in wrong.json()["detail"]
+    assert (await world.call("POST", "dev/faults", "member", json={"point": "nowhere"})).status_code == 403

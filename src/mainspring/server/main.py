@@ -134,15 +134,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _log_to_stderr(level: str) -> None:
     number = logging.getLevelNamesMapping()[level.upper()]
-    logging.basicConfig(level=number, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(max(number, logging.WARNING))  # its comings and goings are ours to say
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "logger", "event"]),
+            ],
+        )
     )
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    # its comings and goings are ours to say
+    logging.getLogger("uvicorn.error").setLevel(max(number, logging.WARNING))

@@ -7,13 +7,13 @@ encoder takes a lone surrogate: found here they are one answer that names the fi
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,7 +29,7 @@ _INT_MAX = 2**63
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger("mainspring.server")
 
 
 class Edge:
@@ -63,7 +63,7 @@ class Edge:
             await self._app(scope, receive, tagged)
         except Exception as error:
             telemetry.requests_failed.labels(type(error).__name__).inc()
-            log.exception("request failed", request_id=request_id, path=scope["path"])
+            log.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
             if started:  # half an answer is out: only a cut connection says that it is not whole
                 raise
             await Problem.coded("internal").response(scope)(scope, receive, tagged)
