@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+import asyncpg
+
 from mainspring.agents.rows import SQL
+from mainspring.ids import new_id
 
 
 async def test_every_statement_is_prepared_on_the_migrated_schema(home):
     async with home.db.system("test") as scope:
         for _, text in SQL.items():  # noqa: PERF102 - not a dict
             await scope.conn.prepare(text)
+
+
+async def test_looking_for_work_reads_no_finished_runs(fresh_database):
+    """Ten thousand finished runs, and as many queued ones, must not be read to find the next."""
+    database = await fresh_database("server")
+    conn = await asyncpg.connect(**database.admin)
+    tenant, agent, other = new_id(), new_id(), new_id()
+    await conn.execute("insert into mainspring.tenants (id, name) values ($1, 'big')", tenant)
+    for n, id_ in enumerate((agent, other)):
+        await conn.execute(
+            "insert into mainspring.accounts (tenant_id, id, kind, handle, name) values ($1, $2, 'agent', $3, $3)",
+            tenant,
+            id_,
+            f"a{n}",
+        )
+        await conn.execute(
+            "insert into mainspring.agents (tenant_id, id, slots) values ($1, $2, 9)", tenant, id_
+        )
+    await conn.execute(
+        """
+        insert into mainspring.runs (tenant_id, id, agent_id, effect_kind, effect_key, state, ended_at, prompt, trust)
+        select $1, gen_random_uuid(), $2, 'launch', n::text, case when n % 2 = 0 then 'queued' else 'done' end,
+               case when n % 2 = 0 then null else clock_timestamp() end, 'p', 'member'
+          from generate_series(1, 20000) as n
+        """,
+        tenant,
+        agent,
+    )
+    await conn.execute("analyze mainspring.runs")
+    asked = {
+        "claimable": ([tenant, tenant], [agent, other]),
+        "lock_due_agents": (tenant, [agent, other]),
+        "claim_run": (tenant, [agent, other], [9, 9], new_id(), None, new_id(), [0], 60.0),
+        "silent_tenants": (),
+        "lock_silent": (tenant, 100),
+    }
+    for name, args in asked.items():
+        plan = await conn.fetch(f"explain (analyze, format text) {SQL[name]}", *args)
+        text = "\n".join(row[0] for row in plan)
+        assert "Seq Scan on runs" not in text, f"{name}\n{text}"
+    await conn.close()

@@ -39,13 +39,13 @@ update mainspring.runs r
 returning r.id;
 
 -- name: lock_due_agents
--- Agents with something to claim. Locked, so that what they hold can be counted by the next statement and stays true.
+-- Agents with something to claim: the least of an index's order, however many wait behind it. Locked, so that what they hold can be counted by the next statement and stays true.
 select a.id, a.slots
   from mainspring.agents a
  where a.tenant_id = $1 and a.id = any($2::uuid[]) and not a.paused
-   and exists (select from mainspring.runs r
-                where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued'
-                  and r.not_before <= statement_timestamp())
+   and (select min(r.not_before)
+          from mainspring.runs r
+         where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued') <= statement_timestamp()
  order by a.id
    for no key update of a;
 
@@ -176,6 +176,7 @@ returning r.claim_lines as next, r.log_truncated as truncated;
 
 -- name: claimable
 -- One question for all the polls that wait in this process: which agents have work that could be claimed now, and how much?
+-- (Without the order it would read finished runs, too, while it looks for a hundred that are queued.)
 select w.tenant_id, w.agent_id, least(due.n, a.slots - held.n) as n
   from unnest($1::uuid[], $2::uuid[]) as w(tenant_id, agent_id)
   join mainspring.agents a on a.tenant_id = w.tenant_id and a.id = w.agent_id and not a.paused
@@ -184,6 +185,7 @@ select w.tenant_id, w.agent_id, least(due.n, a.slots - held.n) as n
       from (select from mainspring.runs q
              where q.tenant_id = w.tenant_id and q.agent_id = w.agent_id and q.state = 'queued'
                and q.not_before <= statement_timestamp()
+             order by q.not_before, q.id
              limit 100) as first) as due
  cross join lateral (
     select count(*) as n
