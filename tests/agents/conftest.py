@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
+import uvicorn
 
 from mainspring.agents.build import AgentsRoom, build
 from mainspring.agents.deadlines import DEADLINES
@@ -23,6 +28,7 @@ from mainspring.boards.service import BoardService
 from mainspring.db import Database, create_pool
 from mainspring.ids import new_id
 from mainspring.rooms import Actor, ServerSpine
+from mainspring.server.app import create_app
 from mainspring.spine.engine import Spine
 from mainspring.spine.retry import Backoff
 from mainspring.stores.postgres import PostgresStore
@@ -208,3 +214,45 @@ async def make_place(home: Home) -> Place:
     )
     card = await home.boards.create_card(admin, "OPS", NewCard(title="a card"))
     return Place(home=home, tenant=tenant, admin=admin, card=card)
+
+
+class Listening(uvicorn.Server):
+    """A server that says when it listens, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        self.ready.set()
+
+    def capture_signals(self):
+        return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that listens: its address, and how it says to its polls that it closes."""
+
+    url: str
+    closing: asyncio.Event
+
+    def close(self) -> None:
+        self.closing.set()
+
+
+@pytest.fixture
+async def served(home: Home) -> AsyncIterator[Served]:
+    """The room's part of a server on a real socket."""
+    room = home.room
+    services = SimpleNamespace(agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens)
+    app = create_app(services)  # type: ignore[arg-type]
+    server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    sock = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await server.ready.wait()
+    yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", app.state.closing)
+    app.state.closing.set()
+    server.should_exit = True
+    await serving

@@ -4,48 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable
 
 import pytest
-import uvicorn
 
 from mainspring.cli import main
-from mainspring.server.app import create_app
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
-class Listening(uvicorn.Server):
-    """A server that says when it listens, and leaves signals alone."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets=None):
-        await super().startup(sockets)
-        self.ready.set()
-
-    def capture_signals(self):
-        return nullcontext()
-
-
 @pytest.fixture
-async def cli(home, place, monkeypatch, capsys) -> AsyncIterator[Run]:
+async def cli(served, place, monkeypatch, capsys) -> Run:
     """`await cli("agent", "list")` → exit code, stdout, stderr."""
-    room = home.room
-    _, secret = await room.tokens.create(place.admin, kind="user", role="operator")
-    services = SimpleNamespace(agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens)
-    config = uvicorn.Config(create_app(services), log_config=None, access_log=False, lifespan="off")
-    server = Listening(config)
-    sock = socket.create_server(("127.0.0.1", 0))
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    await server.ready.wait()
-    monkeypatch.setenv("MAINSPRING_URL", f"http://127.0.0.1:{sock.getsockname()[1]}")
+    _, secret = await place.room.tokens.create(place.admin, kind="user", role="operator")
+    monkeypatch.setenv("MAINSPRING_URL", served.url)
     monkeypatch.setenv("MAINSPRING_TOKEN", secret)
 
     async def run(*argv: str) -> tuple[int, str, str]:
@@ -53,9 +26,7 @@ async def cli(home, place, monkeypatch, capsys) -> AsyncIterator[Run]:
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
-    yield run
-    server.should_exit = True
-    await serving
+    return run
 
 
 async def test_an_agents_life_from_the_command_line(cli, place):
