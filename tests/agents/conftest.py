@@ -16,7 +16,6 @@ import pytest
 import uvicorn
 
 from mainspring.agents.build import AgentsRoom, build
-from mainspring.agents.deadlines import DEADLINES
 from mainspring.agents.model import Completion, NewRun, RunPolicy
 from mainspring.agents.runners import Beat, Claimed, ClaimRequest, Completed
 from mainspring.agents.tokens import Holder, add_account
@@ -27,6 +26,7 @@ from mainspring.boards.model import BoardState, Card, NewCard
 from mainspring.boards.service import BoardService
 from mainspring.db import Database, create_pool
 from mainspring.ids import new_id
+from mainspring.migrations.deadlines import DEADLINES
 from mainspring.rooms import Actor, ServerSpine
 from mainspring.server.app import create_app
 from mainspring.spine.engine import Spine

@@ -1,4 +1,4 @@
-"""Every statement of this room means something to the migrated schema."""
+"""What the database reads to answer a poll."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import asyncpg
 
 from mainspring.agents.rows import SQL
 from mainspring.ids import new_id
-
-
-async def test_every_statement_is_prepared_on_the_migrated_schema(home):
-    async with home.db.system("test") as scope:
-        for _, text in SQL.items():  # noqa: PERF102 - not a dict
-            await scope.conn.prepare(text)
 
 
 async def test_looking_for_work_reads_no_finished_runs(fresh_database):
