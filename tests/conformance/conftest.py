@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.conformance.hands import hands
+from tests.conformance.subjects import any_subject, library, memory, server, subject
 
-from tests.conformance.hands import Hands
-from tests.conformance.subjects import Subject, databases_if_any, store_name, subject
-
-__all__ = ["databases_if_any", "hands", "store_name", "subject"]
-
-
-@pytest.fixture
-def hands(subject: Subject) -> Hands:
-    """Short words for the port's verbs, on each store in turn."""
-    return Hands(subject)
+__all__ = ["any_subject", "hands", "library", "memory", "server", "subject"]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from mainspring.ids import new_id
 from mainspring.spine.effects import (
     AlreadyOwed,
@@ -161,3 +163,9 @@ class Hands:
         new = await self.claim_one(*kinds, worker="w2")
         assert new.id == old.id
         return old, new
+
+
+@pytest.fixture
+def hands(subject: Subject) -> Hands:
+    """Short words for the port's verbs, on each store in turn."""
+    return Hands(subject)

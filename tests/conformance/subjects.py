@@ -1,6 +1,6 @@
 """The stores under test, each with what only a test may do to it: let time pass, damage it, look older.
 
-A new store is a class like these and one more line in `SUBJECTS`.
+A new store is one more fixture, named in `any_subject`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.deadlines import age
 
 if TYPE_CHECKING:
-    from tests.conftest import Database, Databases, Mode
+    from tests.conftest import Database, Databases
 
 
 class Subject(Protocol):
@@ -27,6 +27,10 @@ class Subject(Protocol):
 
     store: Store[Any]
     concurrent: bool  # two transactions can be open at once
+    adopts: bool  # a transaction can be opened on a connection of the caller's
+
+    async def empty(self) -> None:
+        """Remove every row."""
 
     async def age(self, seconds: float) -> None:
         """Let time pass."""
@@ -45,9 +49,13 @@ class MemorySubject:
     """The store in memory."""
 
     concurrent = False
+    adopts = True
 
     def __init__(self) -> None:
         self.store = MemoryStore()
+
+    async def empty(self) -> None:
+        pass  # it is new
 
     async def age(self, seconds: float) -> None:
         self.store.age(seconds)
@@ -70,6 +78,7 @@ class PostgresSubject:
 
     def __init__(self, pool: Any, admin: Any, *, roles: bool) -> None:
         self.store = PostgresStore(pool, roles=roles)
+        self.adopts = not roles
         self._pool = pool
         self._admin = admin
 
@@ -103,72 +112,47 @@ update mainspring.engine set engine_version = 1;
 """
 
 
-@asynccontextmanager
-async def memory(_databases: Databases | None) -> AsyncIterator[Subject]:
+@pytest.fixture
+def memory() -> MemorySubject:
     """The store in memory."""
-    yield MemorySubject()
+    return MemorySubject()
 
 
-@asynccontextmanager
-async def library(databases: Databases | None) -> AsyncIterator[Subject]:
+@pytest.fixture(scope="session")
+async def library(databases: Databases) -> AsyncIterator[PostgresSubject]:
     """PostgreSQL as a library user has it: his own pool, no roles."""
-    database = await _database(databases, "library")
-    async with asyncpg.create_pool(min_size=1, max_size=4, **database.dsn) as pool:
-        async with _postgres(pool, database, roles=False) as subject:
-            yield subject
+    database = await databases.create("library")
+    async with asyncpg.create_pool(min_size=1, max_size=4, **database.dsn) as pool, _admin(database) as admin:
+        yield PostgresSubject(pool, admin, roles=False)
 
 
-@asynccontextmanager
-async def server(databases: Databases | None) -> AsyncIterator[Subject]:
+@pytest.fixture(scope="session")
+async def server(databases: Databases) -> AsyncIterator[PostgresSubject]:
     """PostgreSQL as the server has it: roles, row-level security."""
-    database = await _database(databases, "server")
+    database = await databases.create("server")
     pool = await db.create_pool(max_size=4, **database.dsn)
-    try:
-        async with _postgres(pool, database, roles=True) as subject:
-            yield subject
-    finally:
-        await pool.close()
-
-
-_made: dict[tuple[int, Mode], Database] = {}
-
-
-async def _database(databases: Databases | None, mode: Mode) -> Database:
-    """One database a mode for the whole session, emptied before each test: cheaper than one a test."""
-    assert databases is not None
-    if (id(databases), mode) not in _made:
-        _made[id(databases), mode] = await databases.create(mode)
-    return _made[id(databases), mode]
+    async with pool, _admin(database) as admin:
+        yield PostgresSubject(pool, admin, roles=True)
 
 
 @asynccontextmanager
-async def _postgres(pool: Any, database: Database, *, roles: bool) -> AsyncIterator[PostgresSubject]:
+async def _admin(database: Database) -> AsyncIterator[Any]:
     admin = await asyncpg.connect(**database.admin)
     try:
-        subject = PostgresSubject(pool, admin, roles=roles)
-        await subject.empty()
-        yield subject
+        yield admin
     finally:
         await admin.close()
 
 
-SUBJECTS = {"memory": memory, "postgres": library, "postgres-server": server}
-
-
-@pytest.fixture(params=SUBJECTS)
-def store_name(request: pytest.FixtureRequest) -> str:
-    """Each store's name in turn."""
-    return str(request.param)
-
-
-@pytest.fixture
-def databases_if_any(request: pytest.FixtureRequest, store_name: str) -> Databases | None:
-    """A server, started only for a store that needs one."""
-    return None if store_name == "memory" else request.getfixturevalue("databases")
+@pytest.fixture(params=["memory", "library", "server"])
+def any_subject(request: pytest.FixtureRequest) -> Subject:
+    """Each store in turn, by the name of its fixture."""
+    made: Subject = request.getfixturevalue(request.param)
+    return made
 
 
 @pytest.fixture
-async def subject(store_name: str, databases_if_any: Databases | None) -> AsyncIterator[Subject]:
+async def subject(any_subject: Subject) -> Subject:
     """Each store in turn, empty."""
-    async with SUBJECTS[store_name](databases_if_any) as made:
-        yield made
+    await any_subject.empty()
+    return any_subject

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.conftest import hands
-from tests.conformance.subjects import databases_if_any, store_name, subject
+from tests.conformance.hands import hands
+from tests.conformance.subjects import any_subject, library, memory, server, subject
 
-__all__ = ["databases_if_any", "hands", "store_name", "subject"]
+__all__ = ["any_subject", "hands", "library", "memory", "server", "subject"]

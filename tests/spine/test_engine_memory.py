@@ -199,8 +199,8 @@ async def test_an_engine_older_than_the_rows_executes_but_does_not_drain(shop: S
     assert (await newer.run_once()).events == 1
 
 
-async def test_on_a_users_own_connection_his_change_and_ours_commit_together(shop: Shop, store_name: str):
-    if store_name != "postgres":
+async def test_on_a_users_own_connection_his_change_and_ours_commit_together(shop: Shop):
+    if not (shop.hands.subject.adopts and shop.hands.subject.concurrent):
         pytest.skip("a library user's own PostgreSQL")
     tenant = await shop.hands.tenant()
     async with shop.hands.subject.connection() as conn:
