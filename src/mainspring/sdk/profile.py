@@ -3,7 +3,7 @@
     1. what the program passes
     2. MAINSPRING_URL with MAINSPRING_TOKEN, or the file that MAINSPRING_TOKEN_FILE names
     3. the login profile, written by `mainspring login`: mainspring/profile.json in XDG_CONFIG_HOME (or ~/.config)
-    4. ./.mainspring/dev.json, written by `mainspring dev` in the working folder
+    4. dev.json in ./.mainspring, or in the folder that MAINSPRING_STATE names, written by `mainspring dev`
 
 A file's address and token belong together: a stored token is never sent to an address that came from elsewhere.
 """
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from mainspring.sdk.errors import NotConfigured
 
-DEV_FILE = Path(".mainspring") / "dev.json"
+DEV_FOLDER = ".mainspring"
+DEV_FILE = "dev.json"
 DEFAULT_URL = "http://127.0.0.1:7700"
 
 
@@ -42,7 +43,7 @@ def find(
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
     login = login_file(environ)
-    dev = folder / DEV_FILE
+    dev = folder / (environ.get("MAINSPRING_STATE") or DEV_FOLDER) / DEV_FILE
     if url or token:
         return _both(
             "the program's arguments", url or environ.get("MAINSPRING_URL"), token or _token(environ)
