@@ -114,12 +114,12 @@ async def test_the_longer_a_dispatch_waits_the_less_often_it_looks(house: House)
     await house.spine.run_once()
     await house.move(card, "done")
     await house.move(card, "ready")
-    for _ in range(60):
+    for _ in range(40):
         await house.spine.run_once()
         await house.later(seconds=6)
     async with house.db.tenant(house.tenant) as scope:
         [_, waiting] = await house.spine.store.effects(scope, house.tenant, kind="launch")
-    assert 10 < waiting.deferrals < 25  # in six minutes
+    assert 8 < waiting.deferrals < 20  # in four minutes
     await house.end_runs()
     await house.later(seconds=60)
     await house.spine.run_once()

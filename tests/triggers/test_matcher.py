@@ -191,7 +191,7 @@ events_ = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(rules_, max_size=12), st.lists(events_, min_size=1, max_size=5))
 def test_the_index_finds_what_a_scan_of_all_rules_finds(
     versions: list[RuleVersion], happened: list[Any]
@@ -225,7 +225,8 @@ def test_an_index_that_is_kept_up_to_date_is_one_that_is_read_anew(
     anew = RuleIndex(numbered)
     for one in happened:
         facts = facts_of(one)
-        assert [v.version for v in kept.candidates(facts)] == [v.version for v in anew.candidates(facts)]
+        found = [version.version for version, term in kept.judged(facts) if term is None]
+        assert found == [version.version for version, term in anew.judged(facts) if term is None]
     assert (len(kept), kept.closed) == (len(anew), anew.closed)
 
 
