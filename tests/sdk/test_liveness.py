@@ -122,5 +122,7 @@ def test_an_error_of_its_own_is_told_and_not_died_of_in_silence(wire: WireServer
 
     liveness = Liveness(Profile(wire.url, "t", "test"), lambda _, one: news.append(one), clock=clock)
     liveness.start()
+    assert liveness._thread is not None
+    liveness._thread.join(20)
+    assert news == [Broken(broken)]
     liveness.stop()
-    assert news in ([Broken(broken)], [])  # stopped before its first look, or told

@@ -412,6 +412,47 @@ async def test_the_server_may_ask_for_a_drain(runner: Runner, wire: WireServer, 
         await runner.serve()
 
 
+async def test_a_signal_after_a_drain_that_the_server_asked_for_still_gives_the_grace(
+    runner: Runner, wire: WireServer
+) -> None:
+    go_on = threading.Event()
+
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        await asyncio.to_thread(go_on.wait, 20)
+        return "finished in the grace"
+
+    wire.offer(a_run())
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "heartbeat")
+        runner.drain()
+        assert runner._shift is not None
+        runner._shift.stop_asked()
+        go_on.set()
+    assert [asked.body["result"] for asked in wire.of("complete")] == ["finished in the grace"]
+
+
+async def test_a_second_signal_hands_back_at_once(runner: Runner, wire: WireServer) -> None:
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    wire.offer(a_run())
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "heartbeat", 2)
+        assert runner._shift is not None
+        runner._shift.stop_asked()
+        runner._shift.stop_asked()
+        await seen(wire.wait_asked, "complete")
+    assert wire.of("complete")[0].body["outcome"] == "retry"
+
+
+def test_a_wait_that_the_server_would_refuse_is_refused_at_once(wire: WireServer) -> None:
+    with pytest.raises(MainspringError, match="between 0 and 60"):
+        Runner(url=wire.url, token="t", wait_seconds=61)
+
+
 # Once ---------------------------------------------------------------------------------------------------------
 
 

@@ -57,9 +57,13 @@ def start(
         raise CliError(
             "say what to run: --agent NAME --exec COMMAND, or --builtin, or both", code=ExitCode.USAGE
         )
-    from mainspring.sdk import Runner
+    from mainspring.sdk import MainspringError, Runner
 
-    runner = Runner(name=name, wait_seconds=wait_seconds, grace_seconds=grace_seconds)
+    try:
+        name = name or ("built-in" if agent is None else None)
+        runner = Runner(name=name, wait_seconds=wait_seconds, grace_seconds=grace_seconds)
+    except MainspringError as error:
+        raise CliError(str(error), code=ExitCode.USAGE) from error
     if builtin:
         from mainspring import builtin_agents
 

@@ -24,6 +24,7 @@ from mainspring.sdk.spool import Spool
 TIMEOUT_SECONDS = 3600.0
 GRACE_SECONDS = 25.0  # less than the 30 s that most supervisors wait before they kill
 NAME_CHARACTERS = 200
+WAIT_SECONDS_MAX = 60
 
 H = TypeVar("H", bound=Handler)
 
@@ -54,6 +55,8 @@ class Runner:
         self._grace_seconds = grace_seconds
         self._agents: dict[str, Agent] = {}
         self._shift: Shift | None = None
+        if not 0 <= wait_seconds <= WAIT_SECONDS_MAX:
+            raise MainspringError(f"wait_seconds must be between 0 and {WAIT_SECONDS_MAX}")
 
     def __repr__(self) -> str:
         return f"<Runner {self.name!r} agents {sorted(self._agents)}>"
@@ -131,7 +134,10 @@ class Runner:
                 await (self._shift.serve_once() if once else self._shift.serve())
 
     def drain(self, *, grace_seconds: float | None = None) -> None:
-        """Stop claiming, finish what is held within the grace (None: however long it takes), hand back the rest."""
+        """Stop claiming, finish what is held within the grace (None: however long it takes), hand back the rest.
+
+        It is for a runner that serves; before that there is nothing to stop.
+        """
         if self._shift is not None:
             self._shift.drain(grace_seconds=grace_seconds)
 

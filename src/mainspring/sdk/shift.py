@@ -58,6 +58,7 @@ class Shift:
         self._work: set[asyncio.Task[None]] = set()
         self._drain_asked: asyncio.Future[None] = self._loop.create_future()
         self._drain_by: float = FOR_EVER
+        self._signalled = False
         self._hurry = asyncio.Event()
         self._fatal: Exception | None = None
 
@@ -72,7 +73,8 @@ class Shift:
 
     def stop_asked(self) -> None:
         """Take a signal to stop: the first drains, the second hands back at once."""
-        self.drain(grace_seconds=0 if self._drain_asked.done() else self._grace_seconds)
+        self.drain(grace_seconds=0 if self._signalled else self._grace_seconds)
+        self._signalled = True
 
     async def serve(self) -> None:
         """Work until drained. Raises what ended it, if something did: a refused token, most often."""
@@ -172,10 +174,11 @@ class Shift:
                 free.discard(polled.run.slot)
                 performing = self._spawn(self._perform(polled.run), name=f"run {polled.run.run_id}")
                 performing.add_done_callback(partial(free_again, polled.run.slot))
-            elif self._loop.time() - asked_at < TOO_SOON_SECONDS <= self._wait_seconds:
+            elif self._loop.time() - asked_at < TOO_SOON_SECONDS:
                 # A server that is closing answers at once: asking it in a circle would keep it busy.
                 too_soon += 1
-                await self._first(asyncio.sleep(delay_seconds(too_soon, random.random())))  # noqa: S311
+                rest = min(delay_seconds(too_soon, random.random()), TOO_SOON_SECONDS)  # noqa: S311
+                await self._first(asyncio.sleep(rest))
 
     async def _ask(self, agents: Sequence[str], slots: Sequence[int]) -> Polled:
         """Poll once. A drain cuts the poll short, and then hands back what the cut answer may have brought."""
