@@ -1,0 +1,193 @@
+"""Effects that do nothing, from due to settled by one process: the engine, its own SQL without it, and pgqueuer.
+
+Each contender starts from n due rows in otherwise empty tables, and is timed until its last outcome is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+import scene
+from engine import KIND, Bench
+from figures import Lost
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+from pgqueuer.types import QueueExecutionMode
+
+from mainspring.db import Database
+from mainspring.embedded.postgres import ConnectArguments
+from mainspring.spine.effects import CRASHES_ALONE
+from mainspring.stores.postgres.store import SQL
+
+BATCH = 200  # the engine's slots, and so the most that it claims at once
+PEER_BATCH = 100
+_LOWEST = UUID(int=0)
+
+
+class Contender(Protocol):
+    """Something that carries out what is due."""
+
+    name: str
+    where: ConnectArguments
+
+    async def load(self, n: int) -> None:
+        """Leave exactly n due rows."""
+
+    async def run(self) -> None:
+        """Carry out all of them; this is timed."""
+
+    async def check(self, n: int) -> None:
+        """Raise Lost unless each was carried out once."""
+
+
+async def rounds(
+    contenders: Sequence[Contender], n: int, *, least: int, most: int, until_seconds: float
+) -> dict[str, list[float]]:
+    """Let all run in turn, `most` times, or at least `least` times when time is short; return rows a second by name."""
+    rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for contender in contenders:
+        await _timed(contender, n // 10)
+    begun = time.monotonic()
+    for number in range(most):
+        if number >= least and time.monotonic() - begun > until_seconds:
+            break
+        turn = number % len(contenders)
+        for contender in (*contenders[turn:], *contenders[:turn]):
+            rates[contender.name].append(n / await _timed(contender, n))
+    return rates
+
+
+async def _timed(contender: Contender, n: int) -> float:
+    await contender.load(n)
+    await scene.come_to_rest(contender.where)
+    begun = time.perf_counter()
+    await contender.run()
+    seconds = time.perf_counter() - begun
+    await contender.check(n)
+    return seconds
+
+
+class Engine:
+    """Ours, as a user runs it: `async with spine.running()`."""
+
+    def __init__(self, bench: Bench, where: ConnectArguments) -> None:
+        self.name = "mainspring"
+        self.where = where
+        self._bench = bench
+
+    async def load(self, n: int) -> None:
+        await self._bench.empty()
+        await self._bench.owe(n)
+        self._bench.expect(n)
+
+    async def run(self) -> None:
+        spine = self._bench.spine()
+        async with spine.running():
+            await self._bench.finished(spine)
+
+    async def check(self, n: int) -> None:
+        await self._bench.check(n)
+
+
+class BareLoop:
+    """The engine's statements, in the transactions that the engine gives them, one after the other, and nothing else."""
+
+    def __init__(self, bench: Bench, where: ConnectArguments) -> None:
+        self.name = "bare loop"
+        self.where = where
+        self._bench = bench
+        self._database = Database(bench.pool, roles=False)
+
+    async def load(self, n: int) -> None:
+        await self._bench.empty()
+        await self._bench.owe(n)
+        self._bench.expect(n)
+
+    async def run(self) -> None:
+        while claimed := await self._claim():
+            self._bench.executed += len(claimed)
+            await self._settle(claimed)
+
+    async def _claim(self) -> list[asyncpg.Record]:
+        async with self._database.system("claim") as tx:
+            found = await tx.fetch(SQL["claim"], "bare", [KIND], [60.0], BATCH, _LOWEST, CRASHES_ALONE)
+        return [row for row in found if row["id"] is not None]
+
+    async def _settle(self, claimed: Sequence[asyncpg.Record]) -> None:
+        n = len(claimed)
+        async with self._database.system("settle") as tx:
+            written = await tx.fetch(
+                SQL["settle"],
+                [row["tenant_id"] for row in claimed],
+                [row["id"] for row in claimed],
+                [row["claim_id"] for row in claimed],
+                ["done"] * n,
+                [0] * n,
+                ["done"] * n,
+                [None] * n,
+                [0.0] * n,
+                [False] * n,
+                [True] * n,
+            )
+        if len(written) != n:
+            raise Lost(f"{n - len(written)} settles were refused")
+
+    async def check(self, n: int) -> None:
+        await self._bench.check(n)
+
+
+class Peer:
+    """pgqueuer as its guide sets it up: durable tables, its autovacuum settings, a plain connection for each consumer."""
+
+    def __init__(self, where: ConnectArguments, *, consumers: int) -> None:
+        self.name = "pgqueuer" if consumers == 1 else f"pgqueuer, {consumers} consumers"
+        self.where = where
+        self._consumers = consumers
+        self._executed = 0
+
+    async def install(self) -> None:
+        """Make its tables."""
+        conn = await asyncpg.connect(**self.where)
+        queries = Queries(AsyncpgDriver(conn))
+        await queries.install()
+        await queries.optimize_autovacuum()
+        await conn.close()
+
+    async def load(self, n: int) -> None:
+        self._executed = 0
+        conn = await asyncpg.connect(**self.where)
+        queries = Queries(AsyncpgDriver(conn))
+        await queries.clear_queue()
+        await queries.clear_queue_log()
+        await queries.clear_statistics_log()
+        await queries.enqueue([KIND] * n, [None] * n, [0] * n)
+        await conn.close()
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._consume() for _ in range(self._consumers)))
+
+    async def _consume(self) -> None:
+        conn = await asyncpg.connect(**self.where)
+        queue = PgQueuer(AsyncpgDriver(conn))
+
+        @queue.entrypoint(KIND)
+        async def noop(_job: Job) -> None:
+            self._executed += 1
+
+        await queue.qm.run(batch_size=PEER_BATCH, mode=QueueExecutionMode.drain)
+        await conn.close()
+
+    async def check(self, n: int) -> None:
+        conn = await asyncpg.connect(**self.where)
+        left = await conn.fetchval("select count(*) from pgqueuer")
+        logged = await conn.fetchval("select count(*) from pgqueuer_log where status = 'successful'")
+        await conn.close()
+        if (left, logged, self._executed) != (0, n, n):
+            raise Lost(f"pgqueuer, of {n}: {left} left, {logged} successful, {self._executed} executed")
