@@ -35,6 +35,7 @@ CLIENT_DEADLINE_SECONDS = 35.0
 
 # SQLSTATE classes: an outage or a lost race may pass; a refused value will not
 _TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+_TIMED_OUT = frozenset({"25P03", "25P04"})  # idle or open for too long: the server has ended the transaction
 _BAD_DATA_CLASSES = frozenset({"22", "23", "54"})
 
 
@@ -60,7 +61,11 @@ def mapped_errors() -> Iterator[None]:
         yield
     except asyncpg.PostgresError as error:
         state = error.sqlstate or ""
-        if state[:2] in _TRANSIENT_CLASSES or isinstance(error, asyncpg.InvalidCachedStatementError):
+        if (
+            state[:2] in _TRANSIENT_CLASSES
+            or state in _TIMED_OUT
+            or isinstance(error, asyncpg.InvalidCachedStatementError)
+        ):
             raise Transient(f"{type(error).__name__}: {error}") from error
         if state[:2] in _BAD_DATA_CLASSES:
             raise BadData(f"{type(error).__name__}: {error}") from error
