@@ -71,6 +71,16 @@ async def test_addresses_that_hold_no_text_are_refused(world, path):
     assert answer.json()["code"] == "invalid"
 
 
+async def test_a_misspelt_filter_is_not_ignored(board):
+    answer = await board.call("GET", "cards", params={"sate": "doing"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [
+        {"pointer": "/sate", "detail": "there is no such parameter; did you mean state?"}
+    ]
+    nobody = await board.client.get("/api/v1/cards?sate=doing")
+    assert nobody.status_code == 401
+
+
 async def test_a_body_over_the_limit_is_413_announced_or_not(board):
     large = json.dumps({"board": "OPS", "title": "x", "body": "y" * BODY_BYTES_MAX}).encode()
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from mainspring.server import problems, routes
+from mainspring.server.auth import known
 from mainspring.server.middleware import Edge, Guard
+from mainspring.server.queries import all_are_known
 
 if TYPE_CHECKING:
     from mainspring.wiring import Services
@@ -75,7 +77,10 @@ def create_app(services: Services) -> FastAPI:
     app.state.closing = asyncio.Event()
     problems.install(app)
     for name, router in _routers():
-        app.include_router(router, prefix="" if name == AT_ROOT else PREFIX)
+        if name == AT_ROOT:
+            app.include_router(router)
+        else:
+            app.include_router(router, prefix=PREFIX, dependencies=[Depends(known), Depends(all_are_known)])
     app.add_middleware(Guard)
     app.add_middleware(Edge)  # the last one added stands outermost
     return app

@@ -7,13 +7,14 @@ A run's token reaches its own run and its own card; anything else does not exist
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, cast
 from uuid import UUID
 
 from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from mainspring.agents.tokens import Holder
 from mainspring.rooms import Actor, Forbidden, NotFound, Refusal
@@ -205,6 +206,15 @@ async def authenticate(request: Request) -> Caller:
     return Caller.of(holder)
 
 
+async def known(request: Request) -> None:
+    """Every route's first dependency: whoever is nobody learns nothing of what else is wrong with their request."""
+    request.state.caller = await authenticate(request)
+
+
+# Only tells the API's description where the token goes; what it says is read by `bearer`, and refused in our own words.
+_SCHEME = HTTPBearer(scheme_name="token", auto_error=False, description="A token of Mainspring")
+
+
 class Requirement:
     """A route's dependency on a verb; `verb` is what the test that walks all routes looks for."""
 
@@ -213,9 +223,11 @@ class Requirement:
             raise LookupError(f"{verb} has no line in VERBS")
         self.verb = verb
 
-    async def __call__(self, request: Request) -> Caller:
+    async def __call__(
+        self, request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Depends(_SCHEME)]
+    ) -> Caller:
         """Return the caller, who may do the verb on what the path names; refuse otherwise."""
-        caller = await authenticate(request)
+        caller: Caller = request.state.caller
         if (refusal := caller.refusal(self.verb, request.path_params)) is not None:
             raise refusal
         return caller
@@ -223,5 +235,5 @@ class Requirement:
 
 def require(verb: str) -> Any:
     """Return the dependency of a route on a verb: `caller: Annotated[Caller, require("card.move")]`."""
-    dependency: Callable[[Request], Awaitable[Caller]] = Requirement(verb)
+    dependency = Requirement(verb)
     return Depends(dependency)

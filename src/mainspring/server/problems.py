@@ -7,13 +7,14 @@ Every problem has `type` (an address in the docs), `title`, `status`, `code`, `d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import Scope
 
 from mainspring.rooms import Conflict, Forbidden, Invalid, NotFound, Refusal, VersionConflict
@@ -23,6 +24,7 @@ from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, SpineError,
 MEDIA_TYPE = "application/problem+json"
 DOCS = "/docs/problems/"
 RETRY_AFTER_SECONDS = 1
+METHOD_NOT_ALLOWED = 405
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,16 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:500]
 
 
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """Return the methods that a path knows, as the API's description has them; the most literal template counts."""
+    found: list[tuple[int, list[str]]] = []
+    for template, operations in app.openapi()["paths"].items():
+        pattern, _, names = compile_path(template)
+        if pattern.match(path):
+            found.append((len(names), sorted(method.upper() for method in operations)))
+    return min(found, default=(0, []))[1]
+
+
 def install(app: FastAPI) -> None:
     """Make an application answer every error as a problem. Unforeseen ones are the outermost middleware's to catch."""
 
@@ -199,7 +211,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        return of_http(error).response(request.scope)
+        problem = of_http(error)
+        if error.status_code == METHOD_NOT_ALLOWED:
+            # the framework names the methods of the first route alone; a path's others are routes of their own
+            problem = replace(problem, headers={"Allow": ", ".join(_methods(app, request.scope["path"]))})
+        return problem.response(request.scope)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
 from mainspring.operators.model import Asked, Letter
@@ -28,7 +28,7 @@ class Which(BaseModel):
         default=None, min_length=1, max_length=64, description="An effect's kind, or `run`"
     )
     cause: str | None = Field(default=None, min_length=1, max_length=200, description="As the groups name it")
-    all: bool = Field(default=False, description="Everything on the desk; said, never implied")
+    all: StrictBool = Field(default=False, description="Everything on the desk; said, never implied")
 
     @model_validator(mode="after")
     def _names_something(self) -> Which:
@@ -45,7 +45,7 @@ class Which(BaseModel):
 class Replay(Which):
     """What to replay. Without `new_key` only definite failures get a new idempotency key."""
 
-    new_key: bool | None = None
+    new_key: StrictBool | None = None
 
 
 class Discard(Which):
@@ -109,7 +109,7 @@ async def discard(
     return await _desk(request).discard(caller.actor, body.asked(), reason=body.reason)
 
 
-@router.get("/{letter_id}", response_model=dict[str, Any])
+@router.get("/{letter_id:uuid}", response_model=dict[str, Any])
 async def show_letter(
     request: Request, caller: Annotated[Caller, require("desk.show")], letter_id: UUID
 ) -> dict[str, Any]:
