@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncpg
+import pytest
 
 from mainspring import migrate, roles
 
@@ -45,3 +46,49 @@ async def test_two_databases_of_one_test_share_nothing(fresh_database):
     conn = await asyncpg.connect(**other.dsn)
     assert await conn.fetchval("select to_regclass('only_here') is null")
     await conn.close()
+
+
+async def test_a_database_with_other_rows_is_emptied_and_used_again(databases):
+    first = await databases.create("server")
+    conn = await asyncpg.connect(**first.admin)
+    await conn.execute("insert into mainspring.tenants (id, name) values (gen_random_uuid(), 'left behind')")
+    await databases.drop(first)
+    assert conn.is_closed() or await _is_dead(conn)
+    again = await databases.create("server")
+    assert again.name == first.name
+    conn = await asyncpg.connect(**again.admin)
+    assert await conn.fetchval("select count(*) from mainspring.tenants") == 0
+    assert await conn.fetchval("select count(*) from mainspring.engine") == 1
+    await conn.close()
+    await databases.drop(again)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table mainspring.tenants add column extra int",
+        "create table public.mine ()",
+        "drop policy one_tenant on mainspring.tenants",
+        "alter table mainspring.tenants disable trigger all",
+        "analyze mainspring.schema_migrations",
+        "update mainspring.engine set engine_version = 99",
+        "grant select on mainspring.tenants to public",
+    ],
+)
+async def test_a_database_that_was_altered_is_not_used_again(databases, change):
+    first = await databases.create("server")
+    conn = await asyncpg.connect(**first.admin)
+    await conn.execute(change)
+    await conn.close()
+    await databases.drop(first)
+    again = await databases.create("server")
+    assert again.name != first.name
+    await databases.drop(again)
+
+
+async def _is_dead(conn: asyncpg.Connection) -> bool:
+    try:
+        await conn.fetchval("select 1")
+    except (asyncpg.PostgresError, asyncpg.InterfaceError):
+        return True
+    return False

@@ -19,7 +19,7 @@ from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.deadlines import age
 
 if TYPE_CHECKING:
-    from tests.conftest import Database, Databases
+    from tests.databases import Database, Databases
 
 
 class Subject(Protocol):

@@ -80,6 +80,7 @@ async def test_text_is_utf8_and_sorts_the_same_everywhere(server):
     assert await ask(server, "show timezone") == "UTC"
 
 
+@pytest.mark.slow
 async def test_kill_9_of_the_server_loses_nothing_that_was_committed(server):
     await ask(server, "create table kept as select 42 as n")
     os.kill(server.pid, signal.SIGKILL)
@@ -88,6 +89,7 @@ async def test_kill_9_of_the_server_loses_nothing_that_was_committed(server):
     assert await ask(server, "select n from kept") == 42
 
 
+@pytest.mark.slow
 async def test_a_zombie_in_the_lock_file_does_not_block_the_start(server):
     await ask(server, "create table kept as select 42 as n")
     os.kill(server.pid, signal.SIGKILL)
@@ -100,6 +102,7 @@ async def test_a_zombie_in_the_lock_file_does_not_block_the_start(server):
     server._child.wait()
 
 
+@pytest.mark.slow
 def test_a_lock_file_that_names_a_living_stranger_is_cleared(server):
     data = server.home / "data"
     pidfile = data / "postmaster.pid"
@@ -110,6 +113,7 @@ def test_a_lock_file_that_names_a_living_stranger_is_cleared(server):
     assert server.poll() is None
 
 
+@pytest.mark.slow
 def test_an_orphaned_server_is_stopped_before_the_next_one_starts(server):
     orphan = server._child
     server._lock.close()  # as if the process that started it were gone, and the kernel had not told the server
@@ -139,6 +143,7 @@ def test_a_second_start_on_the_same_folder_is_refused(server):
     assert server.poll() is None
 
 
+@pytest.mark.slow
 def test_a_half_made_cluster_is_not_taken_for_one(state):
     half = state / "postgres" / "data.new"
     half.mkdir(parents=True)
@@ -148,6 +153,7 @@ def test_a_half_made_cluster_is_not_taken_for_one(state):
         assert not half.exists()
 
 
+@pytest.mark.slow
 def test_data_of_another_major_version_is_refused_by_name(server):
     server.stop()
     (server.home / "data" / "PG_VERSION").write_text("14\n")
@@ -155,6 +161,7 @@ def test_data_of_another_major_version_is_refused_by_name(server):
         server.start()
 
 
+@pytest.mark.slow
 def test_it_is_not_started_from_a_thread_that_would_take_it_along(state):
     """The kernel's parent-death signal fires when the forking thread ends, not when the process does."""
     caught: list[BaseException] = []
