@@ -16,22 +16,26 @@ This package uses httpx and the standard library, and nothing else of Mainspring
 
 from __future__ import annotations
 
-from mainspring.sdk.card import Card
-from mainspring.sdk.client import Client
-from mainspring.sdk.errors import (
-    ClaimLost,
-    Conflict,
-    MainspringError,
-    NotAuthorized,
-    NotConfigured,
-    NotFound,
-    Refused,
-    Unreachable,
-)
-from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, Outcome, Retry
-from mainspring.sdk.protocol import Trigger
-from mainspring.sdk.run import NoCard, Run
-from mainspring.sdk.runner import Runner
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mainspring.sdk.card import Card
+    from mainspring.sdk.client import Client
+    from mainspring.sdk.errors import (
+        ClaimLost,
+        Conflict,
+        MainspringError,
+        NotAuthorized,
+        NotConfigured,
+        NotFound,
+        Refused,
+        Unreachable,
+    )
+    from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, Outcome, Retry
+    from mainspring.sdk.protocol import Trigger
+    from mainspring.sdk.run import NoCard, Run
+    from mainspring.sdk.runner import Runner
 
 __all__ = [
     "Blocked",
@@ -55,3 +59,33 @@ __all__ = [
     "Trigger",
     "Unreachable",
 ]
+
+# Each is imported when it is first asked for: the command line reads a profile from here, and should not pay for a client.
+_MODULES: Final = {
+    "Blocked": "outcomes",
+    "Cancelled": "outcomes",
+    "Card": "card",
+    "ClaimLost": "errors",
+    "Client": "client",
+    "Conflict": "errors",
+    "Done": "outcomes",
+    "Failed": "outcomes",
+    "MainspringError": "errors",
+    "NoCard": "run",
+    "NotAuthorized": "errors",
+    "NotConfigured": "errors",
+    "NotFound": "errors",
+    "Outcome": "outcomes",
+    "Refused": "errors",
+    "Retry": "outcomes",
+    "Run": "run",
+    "Runner": "runner",
+    "Trigger": "protocol",
+    "Unreachable": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
