@@ -1,0 +1,158 @@
+"""The golden paths of the operators' commands, as real processes against a real server."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from mainspring.cli.output import printable, table
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+async def moved(cli, title="mend it"):
+    key = (await cli.ok("card", "create", "OPS", title, "--json")).json()["key"]
+    await cli.ok("card", "move", key, "doing")
+    return key
+
+
+async def until(cli, *argv, what):
+    """Ask again until the server, which works on its own, has got there."""
+    for _ in range(100):
+        ran = await cli(*argv)
+        if what(ran):
+            return ran
+    raise AssertionError(ran)
+
+
+async def test_login_is_remembered_for_its_owner_alone_and_forgotten(cli):
+    said = await cli.ok("login", "--url", cli.url, who=None, stdin=cli.tokens["member"] + "\n")
+    assert said.out.startswith("member (member) at http://127.0.0.1")
+    profile = cli.home / "config" / "mainspring" / "profile.json"
+    assert stat.S_IMODE(profile.stat().st_mode) == 0o600
+    assert cli.tokens["member"] not in said.out + said.err
+    who = (await cli.ok("whoami", "--json", who=None)).json()
+    assert (who["handle"], who["role"], who["url"]) == ("member", "member", cli.url)
+    assert (await cli.ok("whoami", "--json", who="viewer")).json()["handle"] == "viewer"
+    assert (await cli.ok("logout", who=None)).out == "logged out\n"
+    again = await cli("whoami", who=None)
+    assert again.code == 4
+    assert "mainspring login" in again.err
+
+
+async def test_a_token_that_is_not_valid_is_not_kept(cli):
+    said = await cli("login", "--url", cli.url, who=None, stdin="ms_user_nobody")
+    assert said.code == 4
+    assert not (cli.home / "config").exists()
+    assert (await cli("login", "--url", cli.url, who=None, stdin="")).code == 2
+    assert (await cli("login", "--url", "ftp://x", who=None, stdin="x")).code == 2
+
+
+async def test_the_api_as_it_is(furnished):
+    shown = await furnished.ok("api", "GET", "boards")
+    assert json.loads(shown.out)["data"][0]["key"] == "OPS"
+    assert shown.err == "200\n"
+    made = await furnished.ok("api", "post", "/api/v1/cards", '{"board": "OPS", "title": "x"}', "--json")
+    assert made.json()["title"] == "x"
+    refused = await furnished("api", "POST", "cards", "-", stdin="{", who="operator")
+    assert (refused.code, json.loads(refused.out)["code"]) == (1, "invalid")
+    assert (await furnished("api", "GET", "cards/OPS-999")).code == 3
+    assert (await furnished("api", "GET", "tokens", who="member")).code == 4
+    assert (await furnished("api", "BREW", "tea")).code == 2
+    stale = await furnished(
+        "api", "PATCH", f"cards/{made.json()['key']}", '{"title": "y"}', "-H", 'If-Match: "9"'
+    )
+    assert stale.code == 5
+    assert (await furnished.ok("api", "GET", "/livez", "--json")).json() == {"status": "alive"}
+
+
+async def test_explain_draws_the_story(furnished):
+    key = await moved(furnished)
+    ran = await until(furnished, "explain", key, what=lambda ran: "waiting for a runner" in ran.out)
+    assert f"card.moved: {key} todo → doing by operator" in ran.out
+    assert "owes launch (rule 'doing to echo' v1): done: launched echo" in ran.out
+    assert "\x1b" not in ran.out
+    story = (await furnished.ok("explain", key, "--json")).json()
+    assert story["noun"] == "card"
+    missing = await furnished("explain", "OPS-999", "--json")
+    assert (missing.code, missing.json()["code"]) == (3, "not_found")
+
+
+async def test_a_dead_letter_is_read_planned_mended_and_replayed(furnished):
+    key = await moved(furnished)
+    await until(furnished, "desk", "list", "--kind", "launch", what=lambda ran: key in ran.out)
+    letters = (await furnished.ok("desk", "list", "--kind", "launch", "--json")).rows()
+    letter = next(one for one in letters if one["subject"] == key)
+    groups = (await furnished.ok("desk", "list", "--group-by", "cause", "--json")).rows()
+    assert letter["cause"] in [one["cause"] for one in groups]
+    assert "card.fields.who" in (await furnished.ok("desk", "show", letter["id"])).out
+    planned = await furnished.ok("desk", "plan", letter["id"])
+    assert "1 to replay, oldest event first" in planned.out
+    assert "new idempotency key" in planned.out
+    await furnished.ok("card", "edit", key, "--field", "who=ana")
+    done = await furnished.ok("desk", "replay", letter["id"])
+    assert (letter["id"] in done.out, done.err) == (True, "replayed 1\n")
+    ran = await until(furnished, "explain", key, what=lambda ran: "done: launched scribe" in ran.out)
+    assert "attempt 1" in ran.out
+    again = await furnished("desk", "replay", letter["id"], "--json")
+    assert (again.code, again.json()["code"]) == (5, "not_dead")
+
+
+async def test_a_discard_says_why(furnished):
+    key = await moved(furnished)
+    await until(furnished, "desk", "list", what=lambda ran: key in ran.out)
+    letters = (await furnished.ok("desk", "list", "--json")).rows()
+    letter = next(one for one in letters if one["subject"] == key)
+    assert (await furnished("desk", "discard", letter["id"])).code == 2
+    done = await furnished.ok("desk", "discard", letter["id"], "--reason", "a test", "--json")
+    assert [one["id"] for one in done.json()["discarded"]] == [letter["id"]]
+    assert (await furnished("desk", "replay")).code == 2
+    assert (await furnished("desk", "replay", "--all", who="member")).code == 4
+
+
+async def test_events_and_effects_are_listed_and_shown(furnished):
+    key = await moved(furnished)
+    events = (await furnished.ok("event", "list", "--kind", "card.*", "--json")).rows()
+    seq = next(one["seq"] for one in events if one["data"]["card"]["key"] == key)
+    assert (await furnished.ok("event", "show", str(seq), "--json")).json()["kind"] == "card.created"
+    table = (await furnished.ok("event", "tail", "--last", "3")).out.splitlines()
+    assert (table[0].split(), len(table)) == (["SEQ", "AT", "KIND", "ABOUT", "BY"], 4)
+    behind = (await furnished.ok("event", "tail", "--after", str(seq), "--json")).rows()
+    assert [one["seq"] for one in behind] == list(range(seq + 1, seq + 1 + len(behind)))
+    ran = await until(
+        furnished, "effect", "list", "--state", "done", "--json", what=lambda ran: len(ran.rows()) > 0
+    )
+    effect = ran.rows()[0]
+    assert (await furnished.ok("effect", "show", effect["id"], "--json")).json()["history"] == []
+    assert (await furnished("effect", "cancel", effect["id"])).code == 5
+
+
+async def test_verify_is_clean_and_says_what_it_looked_at(furnished):
+    await moved(furnished)
+    ran = await furnished.ok("verify")
+    assert ran.out.splitlines()[-1].startswith("clean, through event ")
+    report = (await furnished.ok("verify", "--json", "--since", "2")).json()
+    assert report["ok"]
+    assert {"I-1", "I-2", "I-3", "I-4", "I-7", "I-8", "I-17", "shape"} == {
+        one["invariant"] for one in report["checks"]
+    }
+
+
+async def test_nobody_answering_is_try_again(cli):
+    cli.url = "http://127.0.0.1:9"
+    ran = await cli("card", "list", "--json")
+    assert (ran.code, ran.json()["retryable"]) == (75, True)
+
+
+async def test_usage_is_2_and_help_is_0(cli):
+    for argv in (["desk", "nothing"], ["explain"], ["effect", "list", "--state", "odd"], ["nonsense"]):
+        assert (await cli(*argv)).code == 2, argv
+    for argv in (["desk", "--help"], ["explain", "--help"], ["--help"]):
+        assert (await cli(*argv)).code == 0, argv
+
+
+def test_what_others_wrote_is_not_obeyed_by_a_terminal():
+    assert printable("\x1b[2Jgone\x07\n\tü→") == "\ufffd[2Jgone\ufffd\n\tü→"
+    assert "\x1b" not in table(["a"], [[printable("\x1b[31mred")]])
