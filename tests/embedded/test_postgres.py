@@ -35,6 +35,7 @@ def state() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="ms-test-"))
     folder.chmod(0o711)
     yield folder / "state"
+    homes.forget(folder / "state")  # a killed server leaves its socket folder
     shutil.rmtree(folder, ignore_errors=True)
 
 

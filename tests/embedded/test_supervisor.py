@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.embedded import HeldByAnother, ports, processes
+from mainspring.embedded import HeldByAnother, homes, ports, processes
 from mainspring.embedded.backoff import HOPELESS_AFTER, LONGEST_SECONDS, Backoff
 from mainspring.embedded.logtail import LogTail
 from mainspring.embedded.state import Holder, StateFolder
@@ -58,6 +58,7 @@ def state() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="ms-test-"))
     folder.chmod(0o711)
     yield folder / "state"
+    homes.forget(folder / "state")  # a killed server leaves its socket folder
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 from pathlib import Path
 
 from mainspring.embedded import accounts
@@ -63,8 +64,7 @@ def make(home: Path, account: Account) -> None:
 
 def socket_folder(data: Path, account: Account) -> Path:
     """A short folder for the server's socket: the same at every start, and nobody's but the account's."""
-    name = f"ms-pg-{account.uid}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:10]}"
-    folder = _SOCKET_FOLDERS / name
+    folder = _socket_path(data, account)
     try:
         folder.mkdir(mode=0o700)
         accounts.give(account, folder)
@@ -79,3 +79,16 @@ def socket_folder(data: Path, account: Account) -> Path:
             f"{folder} was made by somebody else (user id {found.st_uid}): remove it and start again"
         )
     return folder
+
+
+def _socket_path(data: Path, account: Account) -> Path:
+    return _SOCKET_FOLDERS / f"ms-pg-{account.uid}-{hashlib.sha256(os.fsencode(data)).hexdigest()[:10]}"
+
+
+def forget(state: Path) -> None:
+    """Delete this state's cluster, wherever it lives, and the socket folder that a killed server left."""
+    home = remembered(state) or state / "postgres"
+    if (home / "data").exists():
+        shutil.rmtree(_socket_path(home / "data", accounts.account_for(home / "data")), ignore_errors=True)
+    shutil.rmtree(home, ignore_errors=True)
+    home.with_name(f"{home.name}.lock").unlink(missing_ok=True)

@@ -142,10 +142,7 @@ class StateFolder:
 
     def forget(self) -> None:
         """Delete everything, the database included. Only for the one who holds the folder."""
-        home = homes.remembered(self.path)
-        if home is not None and home.parent != self.path:
-            shutil.rmtree(home, ignore_errors=True)
-            home.with_name(f"{home.name}.lock").unlink(missing_ok=True)
+        homes.forget(self.path)
         self.release()
         shutil.rmtree(self.path)
 
