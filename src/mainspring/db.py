@@ -70,7 +70,8 @@ def mapped_errors() -> Iterator[None]:
         if state[:2] in _BAD_DATA_CLASSES:
             raise BadData(f"{type(error).__name__}: {error}") from error
         raise
-    except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    # InternalClientError: a connection that the server has just ended is between states until its end arrives
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
         if isinstance(error, asyncpg.DataError):
             raise BadData(f"{type(error).__name__}: {error}") from error
         raise Transient(f"{type(error).__name__}: {error}") from error
