@@ -43,6 +43,7 @@ select count(distinct m.roleid) filter (where m.set_option) = 2 and not bool_or(
 _ORDINARY = "login nosuperuser nobypassrls nocreatedb nocreaterole password %L"
 _CREATE_LOGIN = f"create role %I {_ORDINARY}"
 _ALTER_LOGIN = f"alter role %I {_ORDINARY}"
+_EXISTS = "select exists (select from pg_roles where rolname = $1)"
 _UNFIT = "select rolsuper or rolbypassrls from pg_roles where rolname = $1"
 
 
@@ -105,6 +106,11 @@ async def is_ready(conn: Connection, login: str) -> bool:
 
 async def ensure(conn: Connection, login: str) -> None:
     """Make what is missing so that `login` can serve. Raises TooOld, Unfit or NotAllowed (with the SQL to run)."""
+    if not await conn.fetchval(_EXISTS, login):
+        raise RolesError(
+            f"there is no login {login!r}; make it first: "
+            f"create role {quoted(login)} login nosuperuser nobypassrls password '...'"
+        )
     if await is_unfit(conn, login):
         raise Unfit(
             f"the login {login!r} is a superuser or has BYPASSRLS, so the walls between tenants would not hold: "
@@ -126,7 +132,7 @@ async def ensure(conn: Connection, login: str) -> None:
 
 async def ensure_login(conn: Connection, login: str, password: str) -> None:
     """Make an ordinary login with this password, or give an existing one this password."""
-    exists = await conn.fetchval("select exists (select from pg_roles where rolname = $1)", login)
+    exists = await conn.fetchval(_EXISTS, login)
     template = _ALTER_LOGIN if exists else _CREATE_LOGIN
     await conn.execute(
         await conn.fetchval("select format($1::text, $2::text, $3::text)", template, login, password)

@@ -1,0 +1,108 @@
+"""`mainspring server …` as an operator runs it: exit codes, what stands on stdout, and secrets that stay off it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mainspring import migrate, roles
+from mainspring.embedded import ports
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def empty(fresh_database):
+    return await fresh_database("empty")
+
+
+@pytest.fixture
+async def migrated(fresh_database):
+    return await fresh_database("server")
+
+
+def run(tmp_path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    return subprocess.run(
+        [sys.executable, "-m", "mainspring", "server", *words],
+        cwd=tmp_path,
+        env=kept | {f"MAINSPRING_{name}": value for name, value in settings.items()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_migrating_checks_applies_and_then_has_nothing_to_do(empty, migrated, tmp_path):
+    address = tmp_path / "address"
+    address.write_text(empty.admin_url + "\n")
+    settings = {"DATABASE_URL_FILE": str(address)}
+    before = run(tmp_path, "migrate", "--check", "--json", **settings)
+    assert before.returncode == 1
+    assert json.loads(before.stdout)["pending"] == [
+        str(m) for name in migrate.SERVER_SETS for m in migrate.load(name).migrations
+    ]
+    nobody = run(tmp_path, "migrate", "--login", "nobody_yet", **settings)
+    assert nobody.returncode == 1
+    assert 'create role "nobody_yet"' in nobody.stderr
+    done = run(tmp_path, "migrate", "--login", roles.LOGIN, "--json", **settings)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["applied"] == json.loads(before.stdout)["pending"]
+    after = run(tmp_path, "migrate", "--check", **settings)
+    assert (after.returncode, after.stdout) == (0, "nothing is pending\n")
+
+
+def test_a_superuser_is_no_login_to_serve_with(empty, tmp_path):
+    refused = run(tmp_path, "migrate", DATABASE_URL=empty.admin_url)
+    assert refused.returncode == 1
+    assert "superuser" in refused.stderr
+
+
+def test_the_sql_is_printed_without_a_database_and_then_only_what_is_missing(migrated, tmp_path):
+    everything = run(tmp_path, "migrate", "--sql")
+    assert everything.returncode == 0
+    assert "create table mainspring.effects" in everything.stdout
+    assert "create role mainspring_app" in everything.stdout
+    missing = run(tmp_path, "migrate", "--sql", DATABASE_URL=migrated.url)
+    assert "create table mainspring.effects" not in missing.stdout
+
+
+def test_settings_are_shown_without_their_secret_or_refused_all_at_once(migrated, tmp_path):
+    shown = run(tmp_path, "check-config", "--json", DATABASE_URL=migrated.url)
+    assert shown.returncode == 0
+    assert json.loads(shown.stdout)["port"] == 7700
+    assert migrated.dsn["password"] not in shown.stdout
+    refused = run(tmp_path, "check-config", PROT="1", PORT="0")
+    assert refused.returncode == 2
+    assert "MAINSPRING_PROT" in refused.stderr
+    assert "port" in refused.stderr
+
+
+def test_the_first_operator_token_is_made_once_and_can_go_to_a_file(migrated, tmp_path):
+    token = tmp_path / "token"
+    made = run(tmp_path, "bootstrap", "--token-file", str(token), DATABASE_URL=migrated.url)
+    assert made.returncode == 0, made.stderr
+    assert token.read_text().startswith("ms_user_")
+    assert token.stat().st_mode & 0o077 == 0
+    assert token.read_text().strip() not in made.stdout
+    again = run(tmp_path, "bootstrap", "--json", DATABASE_URL=migrated.url)
+    assert json.loads(again.stdout) == {"created": False}
+
+
+def test_a_server_without_a_schema_says_what_to_run(empty, tmp_path):
+    port = str(ports.find_row(20_000 + os.getpid() % 10_000, 1))
+    refused = run(tmp_path, "run", DATABASE_URL=empty.url, PORT=port)
+    assert refused.returncode == 1
+    assert "mainspring server migrate" in refused.stderr
+
+
+def test_an_unknown_command_is_a_usage_error_with_a_guess():
+    asked = subprocess.run(
+        [sys.executable, "-m", "mainspring", "crad", "list"], capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 2
+    assert "'card'" in asked.stderr
