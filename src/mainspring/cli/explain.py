@@ -32,18 +32,28 @@ def explain(ref: _Ref, *, limit: int = 50, json: Json = False) -> int:
     if json:
         emit(story, json)
     else:
-        _draw(story["tree"])
+        draw = _draw if sys.stdout.isatty() else _print
+        draw(story["tree"])
     return ExitCode.OK
 
 
 def _draw(root: dict[str, Any]) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, emoji=False)
-    # what is piped on is not cut to the width of a terminal that is not there
-    console.print(
-        _branch(root, None), soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 10_000
-    )
+    Console(highlight=False, emoji=False).print(_branch(root, None))
+
+
+def _print(root: dict[str, Any]) -> None:
+    """The same tree for a pipe: nothing is coloured, and nothing cut to the width of a terminal that is not there."""
+    todo: list[tuple[dict[str, Any], str, str]] = [(root, "", "")]
+    while todo:
+        node, before, below = todo.pop()
+        print(before + printable(" ".join(node["text"].split())))
+        children = node["children"]
+        todo += [
+            (child, below + ("└── " if last else "├── "), below + ("    " if last else "│   "))
+            for child, last in reversed([(child, n == len(children) - 1) for n, child in enumerate(children)])
+        ]
 
 
 def _branch(node: dict[str, Any], parent: Tree | None) -> Tree:

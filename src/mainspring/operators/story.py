@@ -18,6 +18,15 @@ from mainspring.triggers.model import TERMS
 Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
+NAMES_SHOWN_MAX: Final = 8
+# what an obligation's term means to somebody who does not know the obligation
+_TERMS: Final[Mapping[tuple[str, str], str]] = {
+    ("dispatch", "eligible"): "the card is not both pinned to an agent and in an eligible state",
+    ("dispatch", "dispatched before"): "the card has been eligible since before this event",
+    ("dispatch", "depth"): "the chain of causes is too long",
+    ("reflect", "card"): "the run has no card",
+    ("reflect", "reflect"): "the board has no card state for this run state",
+}
 # terms are tried in this order: the later one failed, the nearer it was
 _NEARNESS: Final = {term: n for n, term in enumerate((*TERMS, "self_trigger", "depth"))}
 
@@ -162,7 +171,8 @@ class Story:
             children.append(Node("not drained yet: what it owes is not known", "wait"))
         mine = [row for row in self.found.effects if row["event_seq"] == event.seq]
         children += [self._effect_node(row, told) for row in mine]
-        children += list(verdict_nodes(self.found.judged.get(event.seq, Judged())))
+        judged = self.found.judged.get(event.seq, Judged())
+        children += verdict_nodes(judged, brief=self.found.noun not in ("event", "rule"))
         for row in self.found.caused:
             if row["cause_seq"] == event.seq:
                 children.append(Node(f"led to event {row['seq']} {row['kind']}", "quiet"))
@@ -299,9 +309,10 @@ def attempt_node(row: Row) -> Node:
     return Node(f"attempt {row['n']} {clock(row['started_at'])} by {by}: {ended}{tail}", "quiet")
 
 
-def verdict_nodes(judged: Judged) -> Iterable[Node]:
-    """Yield a line for each verdict: those that owe nothing say why."""
-    shown, hidden = nearest(judged.rules)
+def verdict_nodes(judged: Judged, *, brief: bool) -> Iterable[Node]:
+    """Yield a line for each verdict: those that owe nothing say why. In brief, rules for other events share one line."""
+    others = [one.name for one in judged.rules if brief and one.failed_term == "kinds"]
+    shown, hidden = nearest([one for one in judged.rules if not (brief and one.failed_term == "kinds")])
     for verdict in shown:
         named = f"rule {verdict.name!r}" + (f" v{verdict.version}" if verdict.version else "")
         if verdict.matched:
@@ -310,9 +321,13 @@ def verdict_nodes(judged: Judged) -> Iterable[Node]:
             yield Node(f"{named}: no: {verdict.why_text}", "quiet")
     if hidden:
         yield Node(f"{_n(hidden, 'more rule')} did not match", "quiet")
+    if others:
+        named = ", ".join(repr(name) for name in others[:NAMES_SHOWN_MAX])
+        more = f" and {len(others) - NAMES_SHOWN_MAX} more" if len(others) > NAMES_SHOWN_MAX else ""
+        yield Node(f"for other kinds of event: rule {named}{more}", "quiet")
     for name, term in judged.others:
         if term is not None:
-            yield Node(f"{name}: owes nothing: {term}", "quiet")
+            yield Node(f"{name}: owes nothing: {_TERMS.get((name, term), term)}", "quiet")
 
 
 def nearest(verdicts: Sequence[RuleVerdict]) -> tuple[list[RuleVerdict], int]:

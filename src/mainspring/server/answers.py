@@ -99,6 +99,37 @@ class LetterOut(BaseModel):
     agent: str | None
 
 
+class LetterAttempt(BaseModel):
+    """One attempt of a dead letter; an effect's by a worker, a run's by a runner."""
+
+    n: int
+    epoch: int | None = None
+    worker: str | None = None
+    runner: str | None = None
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    error: str | None
+
+
+class WholeLetter(LetterOut):
+    """A dead letter with every attempt and what it was to do: an effect's payload, or a run's prompt."""
+
+    key: str | None = None
+    payload: dict[str, Any] | None = None
+    target: str | None = None
+    epoch: int | None = None
+    crashes: int | None = None
+    deferrals: int | None = None
+    prompt: str | None = None
+    trigger: dict[str, Any] | None = None
+    effect_kind: str | None = None
+    effect_key: str | None = None
+    rule_id: UUID | None
+    rule_version: int | None
+    history: list[LetterAttempt]
+
+
 class CauseOut(BaseModel):
     """Dead letters that died of the same, the most frequent first."""
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
 from mainspring.operators.model import Asked, Letter
-from mainspring.server.answers import DeskPage, DiscardedOut, PlanOut, ReplayedOut
+from mainspring.server.answers import DeskPage, DiscardedOut, PlanOut, ReplayedOut, WholeLetter
 from mainspring.server.auth import Caller, require
 from mainspring.server.pages import PageQuery, Paging, unseal
 
@@ -109,7 +109,7 @@ async def discard(
     return await _desk(request).discard(caller.actor, body.asked(), reason=body.reason)
 
 
-@router.get("/{letter_id:uuid}", response_model=dict[str, Any])
+@router.get("/{letter_id:uuid}", response_model=WholeLetter, response_model_exclude_unset=True)
 async def show_letter(
     request: Request, caller: Annotated[Caller, require("desk.show")], letter_id: UUID
 ) -> dict[str, Any]:
