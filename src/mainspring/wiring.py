@@ -189,6 +189,19 @@ async def check(pool: Pool) -> None:
         )
 
 
+async def engine_version(pool: Pool) -> int:
+    """Return the schema's engine version: what readiness asks, at every probe. Raises CannotStart when the walls are down.
+
+    A newer schema is no reason to be unready: during a rolling upgrade the older processes serve on, and only leave the
+    draining to the newer ones.
+    """
+    async with Database(pool, roles=True).system("readiness") as scope:
+        version: int = await scope.fetchval("select engine_version from mainspring.engine")
+    if not await unscoped_read_is_refused(pool):
+        raise CannotStart("the database login sees rows without saying whose")
+    return version
+
+
 async def _missing(scope: Scope) -> Sequence[str]:
     try:
         return [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]  # type: ignore[arg-type]

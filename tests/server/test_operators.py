@@ -350,6 +350,7 @@ async def test_readiness_says_what_it_found(world):
     checks = (await world.client.get("/readyz?verbose")).json()["checks"]
     assert checks["database"] == "ok"
     assert checks["pool"]["most"] == 8
+    assert checks["engine_version"] == {"ours": 1, "schema": 1}
     assert (await world.client.get("/livez")).json() == {"status": "alive"}
     assert (await world.client.get("/version")).json()["engine_version"] == 1
 

@@ -62,6 +62,20 @@ async def test_a_server_is_not_ready_while_its_database_is_away(world, admin, mo
     assert (await world.client.get("/readyz")).status_code == 200
 
 
+async def test_an_older_server_serves_on_while_newer_ones_take_over(world, admin):
+    await admin.execute("update mainspring.engine set engine_version = engine_version + 1")
+    try:
+        ready = await world.client.get("/readyz?verbose")
+        assert (ready.status_code, ready.json()["checks"]["engine_version"]) == (
+            200,
+            {"ours": 1, "schema": 2},
+        )
+        with pytest.raises(wiring.CannotStart, match="upgrade this server"):
+            await wiring.check(world.services.pool)
+    finally:
+        await admin.execute("update mainspring.engine set engine_version = engine_version - 1")
+
+
 async def test_a_build_that_is_refused_leaves_no_connection(fresh_database):
     database = await fresh_database("empty")
     admin = await asyncpg.connect(**database.admin)

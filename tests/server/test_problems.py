@@ -111,6 +111,27 @@ async def test_a_failed_request_leaves_its_connection_open(thrower):
         await serving
 
 
+async def test_too_much_at_once_is_turned_away_and_not_queued():
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope, receive, send):
+        begun.set()
+        await go_on.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    transport = httpx.ASGITransport(Edge(slow, in_flight_max=1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        first = asyncio.create_task(client.get("/"))
+        await begun.wait()
+        refused = await client.get("/")
+        assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+        assert refused.headers["retry-after"] == "1"
+        go_on.set()
+        assert (await first).status_code == 204
+        assert (await client.get("/")).status_code == 204
+
+
 async def test_the_frameworks_own_refusals_have_the_same_shape(world):
     for method, path, status in (
         ("GET", "/nowhere", 404),

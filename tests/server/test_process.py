@@ -140,6 +140,40 @@ async def test_a_superusers_login_is_refused(serve, fresh_database):
     assert "walls between tenants would not hold" in said
 
 
+async def test_the_demos_token_opens_no_door_to_the_network(serve, fresh_database):
+    database = await fresh_database("server")
+    services = await wiring.build(Settings(database_url=database.url))
+    _, actors, _ = await people(services)
+    await services.tokens.create(actors["operator"], kind="user", role="operator", demo=True)
+    await services.stop()
+    server = await serve(database.url, MAINSPRING_HOST="0.0.0.0")
+    code, said = await server.ended()
+    assert code == 1
+    assert "the bootstrap token is the demo's" in said
+
+
+async def test_a_second_signal_ends_it_at_once(serve, fresh_database):
+    database = await fresh_database("server")
+    server = await serve(database.url, MAINSPRING_SHUTDOWN_GRACE_SECONDS="600")
+    await server.ready()
+    host, port = server.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /api/v1/cards HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n1")  # never whole
+    await writer.drain()
+    async with httpx.AsyncClient(base_url=server.url) as other:
+        await other.get("/livez")
+    server.process.send_signal(signal.SIGTERM)
+    while True:
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            code = await asyncio.wait_for(server.process.wait(), 0.2)
+        except TimeoutError:
+            continue
+        break
+    writer.close()
+    assert code == 128 + signal.SIGTERM
+
+
 async def test_a_newer_engine_is_not_joined(serve, fresh_database):
     database = await fresh_database("server")
     admin = await asyncpg.connect(**database.admin)

@@ -23,6 +23,8 @@ from mainspring.rooms import FieldError
 from mainspring.server.problems import Problem, pointer
 
 BODY_BYTES_MAX = 1 << 20
+IN_FLIGHT_MAX = 2_000  # long polls included; each holds a task and little more
+WATCHED = frozenset({"/livez", "/readyz", "/metrics"})  # asked exactly when there is too much to do
 DEPTH_MAX = 64  # deeper than any document of ours, and far from where parsers overflow their stack
 FAULTS_MAX = 20
 _INT_MAX = 2**63
@@ -33,14 +35,16 @@ log = logging.getLogger("mainspring.server")
 
 
 class Edge:
-    """Gives each request an id, and turns what nobody caught into a problem.
+    """Gives each request an id, turns away what is too much, and turns what nobody caught into a problem.
 
     A handler of `Exception` would answer too, but then raise on, and the server would cut the connection unannounced.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """Wraps the application."""
+    def __init__(self, app: ASGIApp, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        """Wraps the application; more requests than `in_flight_max` at once are turned away, and never queued."""
         self._app = app
+        self._in_flight = 0
+        self._in_flight_max = in_flight_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -50,6 +54,16 @@ class Edge:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else new_id().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        if self._in_flight >= self._in_flight_max and scope["path"] not in WATCHED:
+            await Problem.coded("overloaded").response(scope)(scope, receive, send)
+            return
+        self._in_flight += 1
+        try:
+            await self._served(scope, receive, send, request_id)
+        finally:
+            self._in_flight -= 1
+
+    async def _served(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = False
 
         async def tagged(message: Message) -> None:

@@ -58,6 +58,7 @@ CODES: Mapping[str, Meaning] = {
     "too_many_requests": Meaning(429, "Too much at once", "Wait as long as `Retry-After` says.", retryable=True),
     "internal": Meaning(500, "The server has a defect", "It is logged under `request_id`; nothing was changed, or it says so."),
     "unavailable": Meaning(503, "The database is away or busy", "Send it again after `Retry-After`; nothing was written.", retryable=True),
+    "overloaded": Meaning(503, "The server has more to do than it can", "Send it again after `Retry-After`; it was not looked at.", retryable=True),
     "outcome_unknown": Meaning(
         503, "It may or may not have happened", "Read the thing before you send this again.", retryable=True
     ),

@@ -253,6 +253,10 @@ class Complete(_Input):
     after_seconds: float | None = Field(
         default=None, ge=0, le=AFTER_SECONDS_MAX, allow_inf_nan=False, description="retry only: not before"
     )
+    handed_back: bool = Field(
+        default=False,
+        description="retry only: the runner goes away, and gives it back unfinished; no attempt is spent",
+    )
 
 
 class CompletedOut(BaseModel):
@@ -307,6 +311,7 @@ async def complete(
         text=clean(body.result if body.result is not None else body.reason),
         error=clean(body.error),
         after_seconds=body.after_seconds,
+        handed_back=body.handed_back,
     )
     completed = await _runners(request).complete(
         caller.tenant_id, run, body.claim_id, said, agents=caller.agents

@@ -6,6 +6,7 @@ import asyncio
 from importlib.metadata import version
 from typing import Annotated, Any
 
+import asyncpg
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -58,21 +59,27 @@ async def livez() -> dict[str, str]:
 )
 async def readyz(request: Request, verbose: Annotated[str | None, Query(max_length=10)] = None) -> Any:
     """Say whether this process can serve: the database answers, and its schema is one that we know."""
-    checks = {"database": await _database(request), "accepting": not request.app.state.closing.is_set()}
+    database, schema = await _database(request)
+    checks = {"database": database, "accepting": not request.app.state.closing.is_set()}
     ready = checks["database"] == "ok" and bool(checks["accepting"])
     shown: dict[str, Any] = {"ready": ready}
     if verbose is not None and verbose.lower() not in ("false", "0", "no"):
-        shown["checks"] = {**checks, "pool": _pool(request), "engine_version": ENGINE_VERSION}
+        shown["checks"] = {
+            **checks,
+            "pool": _pool(request),
+            "engine_version": {"ours": ENGINE_VERSION, "schema": schema},
+        }
     return shown if ready else JSONResponse(shown, 503, headers={"Retry-After": "1"})
 
 
-async def _database(request: Request) -> str:
+async def _database(request: Request) -> tuple[str, int | None]:
+    """Return how the database is, and its schema's engine version: a newer one is served, and drained by newer processes."""
     try:
         async with asyncio.timeout(READY_SECONDS):
-            await wiring.check(request.app.state.services.pool)
-    except (wiring.CannotStart, SpineError, OSError, TimeoutError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "ok"
+            found = await wiring.engine_version(request.app.state.services.pool)
+    except (wiring.CannotStart, SpineError, asyncpg.PostgresError, OSError, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}", None
+    return "ok", found
 
 
 def _pool(request: Request) -> dict[str, int]:
