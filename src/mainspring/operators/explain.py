@@ -204,14 +204,16 @@ class ExplainService:
         return await _rows(scope, "effects_of_events", tenant, seqs)
 
     async def _judged(self, scope: Scope, asked: _Asked) -> dict[int, Judged]:
-        rules = {event.seq: await self._verdicts(scope, event) for event in asked.events}
+        rules = {
+            event.seq: await self._verdicts(scope, event, rule_id=asked.only_rule) for event in asked.events
+        }
         others: dict[int, list[tuple[str, str | None]]] = defaultdict(list)
         for obligation in self._obligations if asked.only_rule is None else ():
             for seq, term in (await _terms(scope, obligation, asked.events)).items():
                 others[seq].append((obligation.name, term))
         return {
             event.seq: Judged(
-                rules=[one for one in rules[event.seq] if asked.only_rule in (None, one.rule_id)],
+                rules=rules[event.seq],
                 others=others[event.seq],
             )
             for event in asked.events

@@ -264,9 +264,11 @@ class RuleVerdict(Protocol):
 
 
 class Verdicts(Protocol):
-    """What the triggers room answers: what each rule made of an event."""
+    """What the triggers room answers: what each rule, or one alone, made of an event."""
 
-    async def __call__(self, scope: Scope, event: Event, /) -> Sequence[RuleVerdict]: ...
+    async def __call__(
+        self, scope: Scope, event: Event, /, *, rule_id: UUID | None = None
+    ) -> Sequence[RuleVerdict]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

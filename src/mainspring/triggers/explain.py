@@ -46,10 +46,13 @@ class RuleVerdict:
         }
 
 
-async def verdicts(scope: Scope, event: Event) -> list[RuleVerdict]:
-    """Return what each rule made of an event: those that judged it, those switched off, and those younger than it."""
+async def verdicts(scope: Scope, event: Event, *, rule_id: UUID | None = None) -> list[RuleVerdict]:
+    """Return what each rule made of an event: those that judged it, those switched off, and those younger than it.
+
+    With `rule_id`, what that rule made of it.
+    """
     facts = facts_of(event)
-    found = await scope.fetch(_VERSIONS_AT, event.tenant_id, event.seq)
+    found = await scope.fetch(_VERSIONS_AT, event.tenant_id, event.seq, rule_id)
     return [_verdict(row, facts) for row in found]
 
 
