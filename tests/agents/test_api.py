@@ -240,6 +240,22 @@ async def test_a_run_over_the_wire(api):
     assert (await api.post("/runners/laptop/drain")).json()["draining"] is True
 
 
+async def test_a_run_is_handed_back_over_the_wire(api):
+    run_id = await api.place.queue(await api.place.agent())
+    runner = await api.token(kind="runner", agents=["coder"])
+    ask = {"runner": "laptop", "incarnation": str(new_id()), "slots": [0]}
+    claim = {"claim_id": (await runner.post("/runner/claim", ask, wait=0)).json()["run"]["claim_id"]}
+    assert (await runner.post(f"/runs/{run_id}/heartbeat", claim)).json()["attempt"] == 1
+    said = claim | {"outcome": "retry", "after_seconds": 0, "error": "shut down", "handed_back": True}
+    assert (await runner.post(f"/runs/{run_id}/complete", said)).json() == {
+        "id": str(run_id), "state": "queued", "outcome": "retry", "recorded": False,
+    }  # fmt: skip
+    assert (await runner.post(f"/runs/{run_id}/complete", said)).json()["recorded"] is True
+    shown = (await api.get(f"/runs/{run_id}")).json()
+    assert (shown["attempts"], shown["error"]) == (0, "shut down")
+    assert [attempt["outcome"] for attempt in shown["attempt_list"]] == ["handed back"]
+
+
 async def test_a_runners_token_sees_the_runs_of_its_agents_alone(api):
     place = api.place
     mine, other = await place.agent("one"), await place.agent("other")
@@ -326,6 +342,7 @@ async def test_a_wait_that_cannot_be_is_refused(api, wait):
         {"after_seconds": -1},
         {"after_seconds": 1e9},
         {"result": 5},
+        {"handed_back": "yes"},
         {"claim_id": "x"},
         {"more": 1},
     ],

@@ -13,7 +13,9 @@ from mainspring.agents.model import (
     DEAD,
     EVENT_KINDS,
     FINAL,
+    HANDED_BACK,
     LIVE,
+    RETURNS_AT_ONCE,
     TRANSITIONS,
     ClaimLost,
     Completion,
@@ -78,7 +80,7 @@ def test_every_state_is_reached_and_has_one_nature():
 def test_final_states_have_no_way_out_and_dead_ones_only_what_the_desk_and_a_late_result_do():
     assert not {state for state, _ in TRANSITIONS} & FINAL
     ways = {(state, move) for state, move in TRANSITIONS if state in DEAD}
-    late = {RunMove.FINISH, RunMove.BLOCK, RunMove.FAIL, RunMove.STOP}
+    late = {RunMove.FINISH, RunMove.BLOCK, RunMove.FAIL, RunMove.STOP, RunMove.REQUEUE}
     desk = {RunMove.REPLAY, RunMove.DISCARD}
     assert ways == {(RunState.FAILED, move) for move in desk} | {
         (RunState.LOST, move) for move in desk | late
@@ -152,6 +154,59 @@ def test_retry_of_a_cancelled_run_ends_it():
 def test_a_late_retry_changes_nothing(before):
     verdict = conclude(replace(RUN, state=before), CLAIM, Completion(outcome="retry"), POLICY, random=0.5)
     assert verdict == Unchanged()
+
+
+GIVEN_BACK = Completion(outcome="retry", error="the runner shut down", after_seconds=0, handed_back=True)
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_run_that_is_handed_back_spends_no_attempt(attempts):
+    verdict = conclude(replace(RUN, attempts=attempts), CLAIM, GIVEN_BACK, POLICY, random=0.5)
+    assert verdict == Conclusion(
+        state=RunState.QUEUED,
+        error="the runner shut down",
+        attempts=attempts - 1,
+        note={"reason": HANDED_BACK},
+    )
+
+
+@pytest.mark.parametrize("before", [RunState.QUEUED, RunState.LOST])
+def test_a_run_that_is_handed_back_late_gets_its_attempt_back_if_it_had_begun(before):
+    late = replace(RUN, state=before, attempts=3)
+    verdict = conclude(late, CLAIM, GIVEN_BACK, POLICY, random=0.5)
+    assert isinstance(verdict, Conclusion)
+    assert (verdict.state, verdict.attempts) == (RunState.QUEUED, 2)
+    assert conclude(late, CLAIM, GIVEN_BACK, POLICY, random=0.5, begun=False) == Unchanged()
+
+
+def test_a_cancelled_run_that_is_handed_back_ends():
+    verdict = conclude(replace(RUN, cancel_requested=True), CLAIM, GIVEN_BACK, POLICY, random=0.5)
+    assert isinstance(verdict, Conclusion)
+    assert verdict.state is RunState.CANCELLED
+
+
+def test_a_run_that_is_handed_back_again_and_again_waits_longer_each_time():
+    waits = []
+    for returns in range(RETURNS_AT_ONCE + 3):
+        verdict = conclude(RUN, CLAIM, GIVEN_BACK, POLICY, random=0.5, returns=returns)
+        assert isinstance(verdict, Conclusion)
+        waits.append(verdict.delay_seconds)
+    assert waits == [0, 0, 0, 5, 15, 45]
+
+
+@pytest.mark.parametrize(
+    ("completion", "wait"),
+    [
+        (Completion(outcome="retry", error="busy"), 5),
+        (Completion(outcome="retry", error="busy", after_seconds=90), 90),
+        (GIVEN_BACK, 0),
+    ],
+)
+def test_a_retry_of_a_claim_that_never_began_spends_no_attempt(completion, wait):
+    claimed = replace(RUN, state=RunState.CLAIMED, attempts=2)
+    verdict = conclude(claimed, CLAIM, completion, POLICY, random=0.5, begun=False)
+    assert isinstance(verdict, Conclusion)
+    assert (verdict.state, verdict.attempts, verdict.delay_seconds) == (RunState.QUEUED, 2, wait)
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,66 @@ async def test_retry_with_its_own_delay(place):
     assert (await runner.take()).run.id == run_id
 
 
+async def test_deploys_of_a_runner_do_not_make_a_long_run_lost(place):
+    run_id = await place.queue(await place.agent())
+    for deploy in range(5):
+        runner = await place.runner("coder", name=f"r{deploy}")
+        work = await runner.take()
+        assert (await runner.heartbeat(work)).attempt == 1
+        back = {"error": "the runner shut down", "after_seconds": 0.0, "handed_back": True}
+        first = await runner.complete(work, "retry", **back)
+        assert (first.state, first.outcome, first.recorded) == ("queued", "retry", False)
+        again = await runner.complete(work, "retry", **back)
+        assert (again.state, again.outcome, again.recorded) == ("queued", "retry", True)
+        with pytest.raises(Conflict):
+            await runner.heartbeat(work)
+        await place.home.age(600)
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.attempts, view.run.error) == (0, "the runner shut down")
+    assert [(a.n, a.runner, a.outcome) for a in view.attempts] == [
+        (n + 1, f"r{n}", "handed back") for n in range(5)
+    ]
+    events = await place.events(run_id)
+    assert [event["kind"] for event in events] == ["run.queued"] + ["run.started", "run.queued"] * 5
+    assert {event["data"].get("reason") for event in events[2::2]} == {"handed back"}
+
+
+async def test_a_run_that_is_handed_back_in_a_circle_comes_slower_and_an_attempt_between_starts_anew(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+
+    async def give_back(**more):
+        work = await runner.take()
+        await runner.heartbeat(work)
+        await runner.complete(work, "retry", after_seconds=0.0, **more)
+
+    for _ in range(3):
+        await give_back(handed_back=True)
+    await give_back(handed_back=True)
+    assert (await runner.claim()).work is None
+    await place.home.age(600)
+    await give_back()
+    await give_back(handed_back=True)
+    await give_back(handed_back=True)
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.attempts, view.waiting) == (1, None)
+
+
+async def test_a_retry_of_a_claim_that_never_sent_a_heartbeat_spends_no_attempt(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    for _ in range(4):
+        work = await runner.take()
+        completed = await runner.complete(work, "retry", error="not mine", after_seconds=0.0)
+        assert (completed.state, completed.outcome) == ("queued", "retry")
+        assert (await runner.complete(work, "retry")).recorded
+        await place.home.age(600)
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, view.run.started_at) == ("queued", 0, None)
+    assert [(a.outcome, a.error) for a in view.attempts] == [("handed back", "not mine")] * 4
+    assert await place.kinds(run_id) == ["run.queued"] * 5
+
+
 async def test_cancelling_reaches_a_held_run_by_its_heartbeat_and_the_runner_decides(place):
     agent = await place.agent(slots=2)
     obeys, too_late = await place.queue(agent), await place.queue(agent)

@@ -147,6 +147,23 @@ async def test_a_late_result_of_a_lost_run_ends_it(place):
     assert view.attempts[-1].outcome == "retry"
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_run_that_is_handed_back_after_its_lease_gets_its_attempt_back(place, attempts):
+    run_id = await place.queue(await place.agent())
+    for n in range(attempts):
+        runner = await place.runner("coder", name=f"r{n}")
+        work = await runner.take()
+        await runner.heartbeat(work)
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    assert await place.state(run_id) == ("queued" if attempts < 3 else "lost")
+    assert (await runner.complete(work, "retry", handed_back=True)).state == "queued"
+    assert (await runner.complete(work, "retry", handed_back=True)).recorded
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.attempts, view.attempts[-1].outcome) == (attempts - 1, "handed back")
+    assert (await runner.take()).run.id == run_id
+
+
 async def test_many_completions_of_one_claim_at_once_are_one(place):
     run_id = await place.queue(await place.agent())
     runner = await place.runner("coder")

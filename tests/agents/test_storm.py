@@ -63,9 +63,13 @@ class Badly:
             case "end" if self.works:
                 work = self.dice.choice(self.works)
                 outcome = self.dice.choice(("done", "failed", "retry", "retry", "blocked", "cancelled"))
+                handed_back = self.dice.random() < 0.5
                 with suppress(*LOST):
                     await asyncio.gather(
-                        *(self.runner.complete(work, outcome) for _ in range(self.dice.choice((1, 1, 2)))),
+                        *(
+                            self.runner.complete(work, outcome, handed_back=handed_back)
+                            for _ in range(self.dice.choice((1, 1, 2)))
+                        ),
                     )
 
 

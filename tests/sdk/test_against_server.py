@@ -251,7 +251,9 @@ def test_a_signal_drains_and_what_is_not_finished_is_handed_back(
     says(server, run_id, "begun")
     first.send_signal(signal.SIGTERM)
     assert first.wait(PATIENCE_SECONDS) == 0
-    assert run_now(server, run_id)["state"] == "queued"
+    run = run_now(server, run_id)
+    assert (run["state"], run["attempts"]) == ("queued", 0)
+    assert [attempt["outcome"] for attempt in run["attempt_list"]] == ["handed back"]
     start(*command, "--exec", "echo finished by another")
     assert reaches(server, run_id, "done")["outcome"] == "finished by another"
 

@@ -369,7 +369,8 @@ async def test_what_is_not_finished_within_the_grace_is_handed_back(runner: Runn
         await seen(wire.wait_asked, "heartbeat", 2)
         runner.drain(grace_seconds=0)
     body = wire.of("complete")[0].body
-    assert (body["outcome"], body["after_seconds"], body["error"]) == ("retry", 0, "the runner shut down")
+    assert (body["outcome"], body["after_seconds"], body["handed_back"]) == ("retry", 0, True)
+    assert body["error"] == "the runner shut down"
 
 
 async def test_a_run_whose_claim_answer_the_drain_cut_off_is_handed_back(
@@ -385,7 +386,7 @@ async def test_a_run_whose_claim_answer_the_drain_cut_off_is_handed_back(
         runner.drain()
         await seen(wire.wait_asked, "complete")
     assert wire.of("claim")[1].query["wait"] == ["0"]
-    assert wire.of("complete")[0].body["error"] == "the runner shut down"
+    assert wire.of("complete")[0].body["handed_back"] is True
     assert wire.of("heartbeat") == []  # the first one would have counted as an attempt
 
 

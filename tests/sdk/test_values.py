@@ -12,7 +12,7 @@ from mainspring.sdk import Blocked, Cancelled, Done, Failed, NotConfigured, Outc
 from mainspring.sdk.backoff import CAP_SECONDS, delay_seconds
 from mainspring.sdk.errors import ClaimLost, Conflict, NotAuthorized, NotFound, Refused, Unreachable
 from mainspring.sdk.execution import Ending, Raised, Returned, Why, judge
-from mainspring.sdk.outcomes import RESULT_LIMIT, to_wire
+from mainspring.sdk.outcomes import RESULT_LIMIT, HandedBack, to_wire
 from mainspring.sdk.wire import read_answer
 
 # Waits --------------------------------------------------------------------------------------------------------
@@ -40,9 +40,13 @@ def test_the_servers_retry_after_is_a_floor() -> None:
         (Blocked("wait"), {"outcome": "blocked", "reason": "wait"}),
         (Retry(5, "later"), {"outcome": "retry", "after_seconds": 5, "error": "later"}),
         (Cancelled(), {"outcome": "cancelled"}),
+        (
+            HandedBack(),
+            {"outcome": "retry", "after_seconds": 0, "error": "the runner shut down", "handed_back": True},
+        ),
     ],
 )
-def test_an_outcome_has_one_body(outcome: Outcome, body: dict[str, object]) -> None:
+def test_an_outcome_has_one_body(outcome: Outcome | HandedBack, body: dict[str, object]) -> None:
     assert to_wire(outcome) == body
 
 
@@ -73,14 +77,14 @@ CUT_OFF = Raised(asyncio.CancelledError())
         ("cancel", None, Raised(ValueError()), Cancelled()),
         ("cancel", None, Returned("in time"), Done("in time")),
         ("timeout", None, Returned("in time"), Done("in time")),
-        ("drain", None, CUT_OFF, Retry(0, "the runner shut down")),
+        ("drain", None, CUT_OFF, HandedBack()),
         ("drain", None, Returned("in time"), Done("in time")),
         ("lost", None, Returned("in time"), None),
         ("lost", Failed("f"), CUT_OFF, None),
     ],
 )
 def test_how_a_handler_ended_and_why_it_was_stopped_decide_the_outcome(
-    why: Why | None, decided: Outcome | None, ending: Ending, outcome: Outcome | None
+    why: Why | None, decided: Outcome | None, ending: Ending, outcome: Outcome | HandedBack | None
 ) -> None:
     assert judge(why, decided, ending, 60) == outcome
 

@@ -25,6 +25,8 @@ TEXT_LENGTH_MAX: Final = (
 )
 LEASE_LOST: Final = "lease lost"
 NO_HEARTBEAT: Final = "no heartbeat"
+HANDED_BACK: Final = "handed back"
+RETURNS_AT_ONCE: Final = 3  # in a row; a run that is handed back more often waits longer each time
 _CUT: Final = "… (cut)"
 
 
@@ -89,6 +91,9 @@ TRANSITIONS: Mapping[tuple[RunState, RunMove], RunState] = {
     (S.LOST, M.BLOCK): S.BLOCKED,
     (S.LOST, M.FAIL): S.FAILED,
     (S.LOST, M.STOP): S.CANCELLED,
+    # ... or it gives back what was taken from it: that attempt is not spent after all
+    (S.QUEUED, M.REQUEUE): S.QUEUED,
+    (S.LOST, M.REQUEUE): S.QUEUED,
     (S.FAILED, M.REPLAY): S.QUEUED,
     (S.FAILED, M.DISCARD): S.DISCARDED,
     (S.LOST, M.REPLAY): S.QUEUED,
@@ -288,22 +293,30 @@ _MOVES: Final[Mapping[Outcome, RunMove]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """How a runner says that a claim ended. `text` is its result or reason, `error` what went wrong."""
+    """How a runner says that a claim ended. `text` is its result or reason, `error` what went wrong.
+
+    `handed_back`, of a retry: the runner goes away and gives the run back unfinished, which spends no attempt.
+    """
 
     outcome: Outcome
     text: str | None = None
     error: str | None = None
     after_seconds: float | None = None
+    handed_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What becomes of a run: the state it goes to, what is kept of why, and when it may be claimed again."""
+    """What becomes of a run: the state it goes to, what is kept of why, and when it may be claimed again.
+
+    `attempts` is how many it has spent then; None leaves them as they are.
+    """
 
     state: RunState
     outcome: str | None = None
     error: str | None = None
     delay_seconds: float = 0.0
+    attempts: int | None = None
     note: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -320,19 +333,30 @@ class ClaimLost:
 
 
 def conclude(
-    run: Run, claim_id: UUID, completion: Completion, policy: RunPolicy, *, random: float
+    run: Run,
+    claim_id: UUID,
+    completion: Completion,
+    policy: RunPolicy,
+    *,
+    random: float,
+    begun: bool = True,
+    returns: int = 0,
 ) -> Conclusion | Unchanged | ClaimLost:
-    """Decide what a claim's completion makes of its run; `run.attempts` counts this attempt already.
+    """Decide what a claim's completion makes of its run; `run.attempts` counts this attempt already, if it has `begun`.
 
     The last claim may complete after its lease, and after the run was queued again or given up for lost, until another
-    claims: a finished result is never thrown away for a cut link.
+    claims: a finished result is never thrown away for a cut link. `returns` is how often in a row the run was handed back.
     """
     if run.claim_id != claim_id:
         return ClaimLost("another claim holds this run, or it has been queued anew")
     match run.state:
         case RunState.RUNNING:
-            return _settle(run, completion, policy, random)
+            return _settle(run, completion, policy, random, returns)
+        case RunState.CLAIMED if completion.outcome == "retry":
+            return _give_back(run, completion, policy, random, returns)
         case RunState.QUEUED | RunState.LOST if completion.outcome == "retry":
+            if completion.handed_back and begun:
+                return _give_back(run, completion, policy, random, returns)
             return Unchanged()
         case RunState.QUEUED | RunState.LOST:
             state = step(run.state, _MOVES[completion.outcome])
@@ -349,25 +373,50 @@ def conclude(
             assert_never(run.state)
 
 
-def _settle(run: Run, completion: Completion, policy: RunPolicy, random: float) -> Conclusion:
-    if completion.outcome == "retry":
-        return _try_again(run, completion.error, policy, completion.after_seconds, random)
-    state = step(run.state, _MOVES[completion.outcome])
-    return Conclusion(state=state, outcome=completion.text, error=completion.error)
+def _settle(run: Run, completion: Completion, policy: RunPolicy, random: float, returns: int) -> Conclusion:
+    if completion.outcome != "retry":
+        state = step(run.state, _MOVES[completion.outcome])
+        return Conclusion(state=state, outcome=completion.text, error=completion.error)
+    if completion.handed_back:
+        return _give_back(run, completion, policy, random, returns)
+    return _try_again(run, completion, policy, random)
 
 
-def _try_again(
-    run: Run, error: str | None, policy: RunPolicy, after_seconds: float | None, random: float
-) -> Conclusion:
+def _try_again(run: Run, completion: Completion, policy: RunPolicy, random: float) -> Conclusion:
+    error = completion.error
     if run.cancel_requested:
         return Conclusion(state=step(run.state, RunMove.STOP), error=error)
     if run.attempts >= policy.attempts_max:
         return Conclusion(state=step(run.state, RunMove.LOSE), outcome="attempts spent", error=error)
     delay = policy.backoff.delay_seconds(max(run.attempts - 1, 0), random=random)
-    if after_seconds is not None:
-        delay = after_seconds
+    if completion.after_seconds is not None:
+        delay = completion.after_seconds
     state = step(run.state, RunMove.REQUEUE)
     return Conclusion(state=state, error=error, delay_seconds=delay, note={"retry": error or ""})
+
+
+def _give_back(
+    run: Run, completion: Completion, policy: RunPolicy, random: float, returns: int
+) -> Conclusion:
+    """Queue a run again that its runner gives back, or has never begun: its attempt is not spent.
+
+    Nothing else would end a circle of runners that take it and give it back, so each further return waits longer.
+    """
+    if run.cancel_requested:
+        return Conclusion(state=step(run.state, RunMove.STOP), error=completion.error)
+    asked = completion.after_seconds
+    if asked is None:
+        asked = 0.0 if completion.handed_back else policy.backoff.delay_seconds(0, random=random)
+    further = returns - RETURNS_AT_ONCE
+    rest = policy.backoff.delay_seconds(further, random=random) if further >= 0 else 0.0
+    spent = 0 if run.state is RunState.CLAIMED else 1  # a claim that has not begun is not counted yet
+    return Conclusion(
+        state=step(run.state, RunMove.REQUEUE),
+        error=completion.error,
+        delay_seconds=max(asked, rest),
+        attempts=max(run.attempts - spent, 0),
+        note={"reason": HANDED_BACK},
+    )
 
 
 def after_silence(run: Run, policy: RunPolicy) -> Conclusion:

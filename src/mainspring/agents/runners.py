@@ -10,21 +10,17 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Any, Final
 from uuid import UUID
 
+from mainspring.agents.claims import ClaimVerbs, Completed, claim_lost
 from mainspring.agents.model import (
-    OUTCOMES,
     Cards,
-    ClaimLost,
     Completion,
-    Conclusion,
     Run,
     RunPolicy,
     RunState,
-    Unchanged,
     clean,
-    conclude,
 )
 from mainspring.agents.polls import Poll, Polls
 from mainspring.agents.rows import SQL
@@ -34,7 +30,7 @@ from mainspring.agents.views import RunnerView, Work
 from mainspring.db import Database
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, Conflict, Forbidden, NotFound, ServerSpine, Tx
+from mainspring.rooms import Forbidden, NotFound, ServerSpine, Tx
 
 _AGENTS_OF_TOKEN = SQL["agents_of_token"]
 _MEET_RUNNER = SQL["meet_runner"]
@@ -43,10 +39,6 @@ _LOCK_DUE_AGENTS = SQL["lock_due_agents"]
 _CLAIM_RUN = SQL["claim_run"]
 _DROP_RUN_TOKENS = SQL["drop_run_tokens"]
 _RENEW_RUN = SQL["renew_run"]
-_START_RUN = SQL["start_run"]
-_OPEN_ATTEMPT = SQL["open_attempt"]
-_CLOSE_ATTEMPT = SQL["close_attempt"]
-_ATTEMPT_OF_CLAIM = SQL["attempt_of_claim"]
 _APPEND_LOG = SQL["append_log"]
 _RUNNERS = SQL["runners"]
 _DRAIN_RUNNER = SQL["drain_runner"]
@@ -95,16 +87,6 @@ class Beat:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """The answer to a completion. `recorded`: this claim had completed before, with `outcome`; nothing was written."""
-
-    run_id: UUID
-    state: RunState
-    outcome: str
-    recorded: bool
-
-
 class RunnerService:
     """What runners say and are told, and what people see of them."""
 
@@ -121,10 +103,9 @@ class RunnerService:
     ) -> None:
         self._spine = spine
         self._db = db
-        self._verbs = verbs
         self._cards = cards
         self._polls = polls
-        self._random = random_unit
+        self._claims = ClaimVerbs(verbs, policy, random_unit=random_unit)
         self.policy = policy
 
     # claim ----------------------------------------------------------------------------------------------------
@@ -234,17 +215,10 @@ class RunnerService:
         async with self._spine.open(tenant) as tx:
             run = await _reached(tx, run_id, agents)
             if run.claim_id != claim_id or run.state not in (RunState.CLAIMED, RunState.RUNNING):
-                raise _claim_lost(f"the run is {run.state}")
+                raise claim_lost(f"the run is {run.state}")
             if run.state is RunState.CLAIMED:
-                run = await self._start(tx, run)
+                run = await self._claims.start(tx, run)
         return Beat(cancel=run.cancel_requested, drain=False, attempt=run.attempts)
-
-    async def _start(self, tx: Tx, run: Run) -> Run:
-        await tx.handle.execute(_START_RUN, tx.tenant, run.id, run.claim_id, self.policy.lease_seconds)
-        await tx.handle.execute(_OPEN_ATTEMPT, tx.tenant, run.id, run.claim_id, run.runner or "")
-        [started] = await read_runs(tx.handle, tx.tenant, [run.id])
-        await self._verbs.announce(tx, started, agent_of(tx.tenant, started))
-        return started
 
     async def append_log(
         self,
@@ -268,7 +242,7 @@ class RunnerService:
             )
             if row is None:
                 run = await _reached(tx, run_id, agents)
-                raise _claim_lost(f"the run is {run.state}")
+                raise claim_lost(f"the run is {run.state}")
         return row["next"], row["truncated"]
 
     # complete -------------------------------------------------------------------------------------------------
@@ -282,39 +256,10 @@ class RunnerService:
         """
         async with self._spine.open(tenant) as tx:
             run = await _reached(tx, run_id, agents)
-            completed = await self._complete(tx, run, claim_id, completion)
+            completed = await self._claims.complete(tx, run, claim_id, completion)
             reach(FaultPoint.RUNS_BEFORE_COMPLETE)
         reach(FaultPoint.RUNS_AFTER_COMPLETE)
         return completed
-
-    async def _complete(self, tx: Tx, run: Run, claim_id: UUID, completion: Completion) -> Completed:
-        attempt = await tx.handle.fetchrow(_ATTEMPT_OF_CLAIM, tx.tenant, run.id, claim_id)
-        if attempt is not None and attempt["outcome"] in OUTCOMES:
-            return Completed(run_id=run.id, state=run.state, outcome=attempt["outcome"], recorded=True)
-        if run.claim_id == claim_id and run.state is RunState.CLAIMED:
-            run = await self._start(tx, run)
-        elif attempt is None and run.claim_id == claim_id:
-            # its lease ran out before its first heartbeat, and still it was done: an attempt all the same
-            await tx.handle.execute(_OPEN_ATTEMPT, tx.tenant, run.id, claim_id, run.runner or "")
-        verdict = conclude(run, claim_id, completion, self.policy, random=self._random())
-        match verdict:
-            case ClaimLost(reason):
-                raise _claim_lost(reason)
-            case Unchanged():
-                pass
-            case Conclusion():
-                run = await self._verbs.conclude(tx, run, verdict, agent_of(tx.tenant, run))
-            case _:
-                assert_never(verdict)
-        await tx.handle.execute(
-            _CLOSE_ATTEMPT,
-            tx.tenant,
-            run.id,
-            claim_id,
-            completion.outcome,
-            completion.error or completion.text,
-        )
-        return Completed(run_id=run.id, state=run.state, outcome=completion.outcome, recorded=False)
 
     # what people see ------------------------------------------------------------------------------------------
 
@@ -343,28 +288,12 @@ class RunnerService:
         return await self.get_runner(tenant, str(runner.id))
 
 
-def agent_of(tenant: UUID, run: Run) -> Actor:
-    """Return a run's agent as the actor that it is while it does the run."""
-    return Actor(
-        tenant_id=tenant,
-        account_id=run.agent_id,
-        kind="agent",
-        handle=run.agent_handle,
-        cause=run.agents_cause,
-        run_id=run.id,
-    )
-
-
 async def _reached(tx: Tx, run_id: UUID, agents: Collection[UUID]) -> Run:
     """Lock and return a run that a runner's token reaches; one that it does not reach is not there for it."""
     run = await lock_run(tx, run_id)
     if run is None or run.agent_id not in agents:
         raise NotFound("run", run_id)
     return run
-
-
-def _claim_lost(why: str) -> Conflict:
-    return Conflict(f"this claim is over: {why}", code="claim_lost")
 
 
 def _id_or_name(ref: str) -> tuple[UUID | None, str | None]:

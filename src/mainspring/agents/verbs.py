@@ -165,7 +165,7 @@ class RunVerbs:
         """Write what becomes of a locked run, with its event; its tokens end here."""
         await self._write(
             tx, run, _CONCLUDE_RUN, tx.tenant, run.id, run.state, run.claim_id, conclusion.state,
-            conclusion.outcome, conclusion.error, conclusion.delay_seconds,
+            conclusion.outcome, conclusion.error, conclusion.delay_seconds, conclusion.attempts,
         )  # fmt: skip
         await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, None)
         [after] = await read_runs(tx.handle, tx.tenant, [run.id])

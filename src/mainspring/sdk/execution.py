@@ -19,7 +19,7 @@ from mainspring.sdk import protocol
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import ClaimLost, NotAuthorized, NotFound, Refused
 from mainspring.sdk.liveness import Liveness
-from mainspring.sdk.outcomes import HANDED_BACK, Blocked, Cancelled, Done, Failed, Outcome, Retry, to_wire
+from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, HandedBack, Outcome, Retry, to_wire
 from mainspring.sdk.protocol import Claimed
 from mainspring.sdk.run import Run
 from mainspring.sdk.runlog import RunLog
@@ -62,7 +62,9 @@ class Returned:
 Ending: TypeAlias = Raised | Returned
 
 
-def judge(why: Why | None, decided: Outcome | None, ending: Ending, timeout_seconds: float) -> Outcome | None:
+def judge(
+    why: Why | None, decided: Outcome | None, ending: Ending, timeout_seconds: float
+) -> Outcome | HandedBack | None:
     """Return the outcome of a handler that ended so after being stopped for `why` (None: it was not), or None if lost.
 
     A result that was there before the stop took hold is a result: it counts, except for a claim that is lost.
@@ -86,7 +88,7 @@ def judge(why: Why | None, decided: Outcome | None, ending: Ending, timeout_seco
             assert_never(ending)
 
 
-def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Outcome:
+def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Outcome | HandedBack:
     said = "".join(traceback.format_exception(error))
     match why:
         case "cancel":
@@ -94,7 +96,7 @@ def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Ou
         case "timeout":
             return Failed(f"timed out after {timeout_seconds:g} s\n{said}")
         case "drain":
-            return HANDED_BACK
+            return HandedBack()
         case None if isinstance(error, asyncio.CancelledError):
             return Failed(f"the handler cancelled itself\n{said}")
         case None if isinstance(error, SystemExit):
@@ -150,7 +152,7 @@ class Execution:
 
     async def hand_back(self) -> None:
         """Give the run back untouched."""
-        await self._finish(HANDED_BACK)
+        await self._finish(HandedBack())
 
     async def _work(self) -> None:
         claimed = self.claimed
@@ -172,7 +174,7 @@ class Execution:
             sending.cancel()
             await asyncio.wait({sending})
 
-    async def _handle(self, run: Run) -> Outcome | None:
+    async def _handle(self, run: Run) -> Outcome | HandedBack | None:
         agent = self._agent
         if self._why is not None:  # asked to stop before it began
             return judge(self._why, None, Raised(asyncio.CancelledError()), agent.timeout_seconds)
@@ -188,10 +190,10 @@ class Execution:
             self._handling.result() if not self._handling.cancelled() else Raised(asyncio.CancelledError())
         )
         outcome = judge(self._why, run.decided, ending, agent.timeout_seconds)
-        _log.info("run %s: %s", run.id, type(outcome).__name__.lower() if outcome else "lost")
+        _log.info("run %s: %s", run.id, _said(outcome))
         return outcome
 
-    async def _finish(self, outcome: Outcome, log: RunLog | None = None) -> None:
+    async def _finish(self, outcome: Outcome | HandedBack, log: RunLog | None = None) -> None:
         claimed = self.claimed
         spooled = Spooled(claimed.run_id, claimed.claim_id, to_wire(outcome))
         try:
@@ -208,6 +210,16 @@ class Execution:
             except TimeoutError:
                 _log.warning("run %s: the end of its log could not be sent", claimed.run_id)
         await deliver(self._client, self._spool, spooled)
+
+
+def _said(outcome: Outcome | HandedBack | None) -> str:
+    match outcome:
+        case None:
+            return "lost"
+        case HandedBack():
+            return "handed back"
+        case _:
+            return type(outcome).__name__.lower()
 
 
 async def deliver(

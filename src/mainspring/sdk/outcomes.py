@@ -43,7 +43,12 @@ class Cancelled:
     """Somebody asked for the run to stop, and it stopped."""
 
 
-HANDED_BACK = Retry(after_seconds=0, error="the runner shut down")
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The runner shuts down, and gives the run back unfinished: that spends no attempt. No handler's to say."""
+
+    error: str = "the runner shut down"
+
 
 Outcome: TypeAlias = Done | Failed | Blocked | Retry | Cancelled
 
@@ -58,7 +63,7 @@ def clean(text: str) -> str:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def to_wire(outcome: Outcome) -> dict[str, Any]:
+def to_wire(outcome: Outcome | HandedBack) -> dict[str, Any]:
     """Return the body of a complete, without its claim."""
     match outcome:
         case Done(result):
@@ -75,5 +80,7 @@ def to_wire(outcome: Outcome) -> dict[str, Any]:
             }
         case Cancelled():
             return {"outcome": "cancelled"}
+        case HandedBack(error):
+            return {"outcome": "retry", "after_seconds": 0, "error": error, "handed_back": True}
         case _:
             assert_never(outcome)

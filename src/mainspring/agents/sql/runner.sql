@@ -130,6 +130,15 @@ select outcome
   from mainspring.run_attempts
  where tenant_id = $1 and run_id = $2 and claim_id = $3;
 
+-- name: returns_in_a_row
+-- How often the run was handed back since an attempt of it ended in any other way; the claim that speaks now does not count.
+select count(*)
+  from mainspring.run_attempts a
+ where a.tenant_id = $1 and a.run_id = $2 and a.claim_id <> $3 and a.outcome = 'handed back'
+   and not exists (select from mainspring.run_attempts later
+                    where later.tenant_id = a.tenant_id and later.run_id = a.run_id and later.claim_id <> $3
+                      and later.n > a.n and later.outcome is distinct from 'handed back');
+
 -- name: append_log
 -- A batch of lines in one statement: lines that this claim has sent before are passed over (given where the batch begins, $5),
 -- and beyond the limit ($7 bytes) one mark says that the rest is missing.

@@ -77,6 +77,7 @@ update mainspring.runs
    set state       = $5,
        outcome     = $6,
        error       = $7,
+       attempts    = coalesce($9::integer, attempts),
        lease_until = null,
        not_before  = clock_timestamp() + make_interval(secs => $8::double precision),
        ended_at    = case when $5 in ('done', 'blocked', 'failed', 'cancelled', 'lost', 'discarded')
