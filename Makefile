@@ -50,8 +50,8 @@ bench: $(READY) ## measure the engine beside its peers (under 4 minutes); writes
 	else $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'; fi
 	$(PY) bench/run.py
 
-docs: ## where to read on
-	@ls README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md 2>/dev/null
+docs: $(READY) ## write docs/reference/ from the code
+	$(PY) docs/generate.py
 
 clean: ## remove .venv and caches; the state folder stays (mainspring dev reset)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

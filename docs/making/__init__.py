@@ -1,0 +1,1 @@
+"""What docs/generate.py makes its pages with, a page a module."""
