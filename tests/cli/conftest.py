@@ -16,8 +16,7 @@ import pytest
 
 from mainspring import wiring
 from mainspring.config import Settings
-from mainspring.embedded import ports
-from tests.server.conftest import RULE, people
+from tests.server.conftest import RULE, free_port, people
 
 DEADLINE_SECONDS = 60.0
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING_", "XDG_"))}
@@ -77,7 +76,7 @@ async def live(databases) -> AsyncIterator[tuple[str, dict[str, str]]]:
     await services.agents.create(actors["operator"], handle="echo")
     await services.agents.create(actors["operator"], handle="scribe")
     await services.stop()
-    port = ports.find_row(18_900, 1)
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "mainspring", "server", "run",
         stdout=asyncio.subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +111,14 @@ class World:
     async def settle(self) -> None:
         """Drain and execute until nothing is due."""
         await self.services.spine.run_once()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now; each process is given another one by the system."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 async def people(services: Services) -> tuple[UUID, dict[str, Actor], dict[str, str]]:

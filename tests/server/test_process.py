@@ -15,9 +15,8 @@ import pytest
 
 from mainspring import wiring
 from mainspring.config import Settings
-from mainspring.embedded import ports
 from mainspring.ids import new_id
-from tests.server.conftest import people
+from tests.server.conftest import free_port, people
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -50,7 +49,7 @@ async def serve() -> AsyncIterator[Callable]:
     started: list[Served] = []
 
     async def start(database_url: str, port: int | None = None, **env: str) -> Served:
-        port = port or ports.find_row(18_700, 1)
+        port = port or free_port()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "mainspring", "server", "run",

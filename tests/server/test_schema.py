@@ -23,9 +23,12 @@ from mainspring.server.app import create_app
 from mainspring.server.main import Server
 from tests.server.conftest import BOARD, RULE, people
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning"),
+]
 
-EXAMPLES = 5
+EXAMPLES = 3
 # waits for minutes; ends the process
 LEFT_OUT = ("/api/v1/runner/claim", "/api/v1/dev/faults")
 
