@@ -121,23 +121,15 @@ class BareLoop:
         return [row for row in found if row["id"] is not None]
 
     async def _settle(self, claimed: Sequence[asyncpg.Record]) -> None:
-        n = len(claimed)
         async with self._database.system("settle") as tx:
             written = await tx.fetch(
-                SQL["settle"],
+                SQL["settle_done"],
                 [row["tenant_id"] for row in claimed],
                 [row["id"] for row in claimed],
                 [row["claim_id"] for row in claimed],
-                ["done"] * n,
-                [0] * n,
-                ["done"] * n,
-                [None] * n,
-                [0.0] * n,
-                [False] * n,
-                [True] * n,
             )
-        if len(written) != n:
-            raise Lost(f"{n - len(written)} settles were refused")
+        if len(written) != len(claimed):
+            raise Lost(f"{len(claimed) - len(written)} settles were refused")
 
     async def check(self, n: int) -> None:
         await self._bench.check(n)

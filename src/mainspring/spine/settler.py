@@ -64,10 +64,14 @@ class Settler(Generic[H]):
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         reach(FaultPoint.WORKER_BEFORE_SETTLE)
-        plain = [finished for finished in batch if finished[1].move is not Move.BURY]
+        # those that simply succeeded go by themselves: a store may have a shorter way for them
+        plain = [finished for finished in batch if finished[1].plain]
+        other = [
+            finished for finished in batch if not finished[1].plain and finished[1].move is not Move.BURY
+        ]
         dead = sorted((finished for finished in batch if finished[1].move is Move.BURY), key=_by_tenant)
-        if plain:
-            await self._until_written(plain, self._settle)
+        for alive in filter(None, (plain, other)):
+            await self._until_written(alive, self._settle)
         for _, burials in groupby(dead, key=_by_tenant):
             await self._until_written(list(burials), self._bury)
         reach(FaultPoint.WORKER_AFTER_SETTLE)

@@ -131,12 +131,19 @@ def attempt_of(row: Row) -> Attempt:
     return Attempt(**{name: row[name] for name in Attempt.__dataclass_fields__})
 
 
-def settlement_columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
-    """Return the settle statement's columns, one list each."""
+def claim_columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
+    """Return what names the rows and their claims, one list each."""
     return [
         [settlement.tenant_id for settlement in settlements],
         [settlement.id for settlement in settlements],
         [settlement.claim_id for settlement in settlements],
+    ]
+
+
+def settlement_columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
+    """Return the settle statement's columns, one list each."""
+    return [
+        *claim_columns(settlements),
         [settlement.state.value for settlement in settlements],
         [settlement.attempts for settlement in settlements],
         [settlement.outcome for settlement in settlements],

@@ -217,7 +217,10 @@ class PostgresStore:
         """Write the finishing states, each only if its claim is still the row's last."""
         if any(settlement.claim_id is None for settlement in settlements):
             raise Misuse("a settlement carries the claim it settles")
-        written = await tx.fetch(SQL["settle"], *rows.settlement_columns(settlements))
+        if all(settlement.plain and settlement.outcome == "done" for settlement in settlements):
+            written = await tx.fetch(SQL["settle_done"], *rows.claim_columns(settlements))
+        else:
+            written = await tx.fetch(SQL["settle"], *rows.settlement_columns(settlements))
         accepted = frozenset(row["id"] for row in written)
         refused = frozenset(settlement.id for settlement in settlements) - accepted
         telemetry.settles_refused.inc(len(refused))
