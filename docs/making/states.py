@@ -61,7 +61,8 @@ RUN_MOVES: Mapping[str, str] = {
     "stop": "the runner completes it with `cancelled`, or a cancelled run falls silent",
     "ask": "the agent asks a question (not in this release)",
     "answer": "the question is answered (not in this release)",
-    "requeue": "the lease ran out, or the runner completed it with `retry`, and attempts are left",
+    "requeue": "the lease ran out, or the runner completed it with `retry`, and attempts are left; or the runner hands it back",
+    "resume": "a heartbeat of its last claim, after its lease ran out: its runner lives after all",
     "lose": "the lease ran out, or `retry`, and the attempts are spent",
     "cancel": "somebody cancels it",
     "replay": "an operator replays it: the same run, attempts 0",
@@ -256,6 +257,8 @@ def _run_move(state: runs.RunState, move: runs.RunMove) -> str:
 S, M = runs.RunState, runs.RunMove
 LATE = {M.FINISH: "done", M.BLOCK: "blocked", M.FAIL: "failed", M.STOP: "cancelled"}
 SPECIAL_MOVES: Mapping[tuple[runs.RunState, runs.RunMove], str] = {
+    (S.QUEUED, M.REQUEUE): "its last claim hands it back, later than its lease: that attempt is not spent",
+    (S.LOST, M.REQUEUE): "its last claim hands it back, later than its lease: that attempt is not spent",
     (S.QUEUED, M.LOSE): "no runner came in time (nothing in this release asks for it)",
     (S.CLAIMED, M.REQUEUE): "no heartbeat came within the lease: free of charge",
     (S.CLAIMED, M.CANCEL): "somebody cancels it: the runner will be told, and decides",

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from mainspring import faultpoints, telemetry
+from mainspring.agents.model import RunPolicy
+from mainspring.agents.silence import Silence, Watch
 from mainspring.faultpoints import FaultRaised
 from mainspring.rooms import Conflict
 
@@ -32,9 +34,185 @@ async def test_a_silent_run_goes_back_to_the_queue_and_its_attempt_says_why(plac
     assert [event["kind"] for event in events] == ["run.queued", "run.started", "run.queued"]
     assert events[-1]["data"]["reason"] == "lease lost"
     assert await place.room.tokens.authenticate(work.secret) is None
-    with pytest.raises(Conflict) as lost:
+
+
+async def test_a_runner_that_is_heard_again_goes_on_with_its_run_and_its_attempt(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await runner.heartbeat(work)
+    await runner.log(work, ["one"], offset=0)
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    assert await place.state(run_id) == "queued"
+    beat = await runner.heartbeat(work)
+    assert (beat.attempt, beat.cancel, beat.drain) == (1, False, False)
+    assert await runner.heartbeat(work) == beat
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, view.run.error) == ("running", 1, None)
+    assert [(a.outcome, a.ended_at) for a in view.attempts] == [(None, None)]
+    assert (await place.room.tokens.authenticate(work.secret)).run_id == run_id
+    assert await runner.log(work, ["one", "two"], offset=0) == (2, False)
+    assert (await runner.complete(work, "done")).state == "done"
+    events = await place.events(run_id)
+    assert [event["kind"] for event in events] == [
+        "run.queued", "run.started", "run.queued", "run.started", "run.done",
+    ]  # fmt: skip
+    assert events[3]["data"]["resumed"] is True
+    assert await place.room.tokens.authenticate(work.secret) is None
+
+
+async def test_a_first_heartbeat_that_comes_after_the_sweep_begins_the_run(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.take()
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    assert (await runner.heartbeat(work)).attempt == 1
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, len(view.attempts)) == ("running", 1, 1)
+
+
+async def test_a_run_given_up_for_lost_goes_on_when_its_runner_is_heard_again(place):
+    run_id = await place.queue(await place.agent())
+    for n in range(3):
+        runner = await place.runner("coder", name=f"r{n}")
+        work = await runner.take()
         await runner.heartbeat(work)
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    assert await place.state(run_id) == "lost"
+    assert (await runner.heartbeat(work)).attempt == 3
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.state, view.run.attempts, view.run.ended_at) == ("running", 3, None)
+    assert (await runner.complete(work, "done")).state == "done"
+
+
+async def test_a_runner_that_is_heard_after_another_has_claimed_its_run_has_lost_it(place):
+    run_id = await place.queue(await place.agent())
+    slow, quick = await place.runner("coder", name="slow"), await place.runner("coder", name="quick")
+    late = await slow.take()
+    await slow.heartbeat(late)
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    work = await quick.take()
+    for _ in range(2):
+        with pytest.raises(Conflict) as lost:
+            await slow.heartbeat(late)
+        assert lost.value.code == "claim_lost"
+        await quick.heartbeat(work)
+    assert await place.room.tokens.authenticate(late.secret) is None
+    await quick.complete(work)
+    with pytest.raises(Conflict):
+        await slow.heartbeat(late)
+    assert [a.outcome for a in (await place.room.runs.get(place.tenant, run_id)).attempts] == [
+        "lease lost",
+        "done",
+    ]
+
+
+async def test_of_a_late_heartbeat_and_another_claim_at_once_one_has_the_run(place):
+    agent = await place.agent()
+    for n in range(6):
+        run_id = await place.queue(agent)
+        slow, quick = await place.runner("coder", name=f"s{n}"), await place.runner("coder", name=f"q{n}")
+        late = await slow.take()
+        await slow.heartbeat(late)
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+        heard, claimed = await asyncio.gather(slow.heartbeat(late), quick.claim(), return_exceptions=True)
+        held = (await place.room.runs.get(place.tenant, run_id)).run
+        if isinstance(heard, Conflict):
+            assert claimed.work.run.claim_id == held.claim_id
+            await quick.complete(claimed.work)
+        else:
+            assert (claimed.work, held.claim_id, held.state) == (None, late.run.claim_id, "running")
+            await slow.complete(late)
+
+
+@pytest.mark.parametrize("taken", ["the agent's slot", "the runner's slot"])
+async def test_a_run_is_not_given_back_to_a_place_that_holds_another(place, taken):
+    agent = await place.agent(slots=1 if taken == "the agent's slot" else 2)
+    run_id = await place.queue(agent)
+    runner = await place.runner("coder")
+    late = await runner.take()
+    await runner.heartbeat(late)
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    # another run, which has waited longer
+    other = await place.queue(agent)
+    await place.home.admin.execute(
+        "update mainspring.runs set not_before = not_before - interval '1 hour' where id = $1", other
+    )
+    holder = runner if taken == "the runner's slot" else await place.runner("coder", name="other")
+    assert (await holder.take()).run.id == other
+    with pytest.raises(Conflict) as lost:
+        await runner.heartbeat(late)
     assert lost.value.code == "claim_lost"
+    assert await place.state(run_id) == "queued"
+
+
+async def test_a_heartbeat_brings_back_nothing_that_was_ended_or_given_back(place):
+    agent = await place.agent(slots=9)
+    runner = await place.runner("coder")
+    ended = {}
+    for slot, how in enumerate(("retry", "handed back", "cancelled", "discarded")):
+        run_id = await place.queue(agent)
+        work = ended[how] = await runner.take(slots=(slot,))
+        await runner.heartbeat(work)
+        if how in ("retry", "handed back"):
+            await runner.complete(work, "retry", handed_back=how != "retry")
+            await place.room.runs.cancel(place.admin, run_id)  # so that the next one is given out
+        elif how == "cancelled":
+            await place.home.age(61)
+            await place.room.silence.expire_runs()
+            await place.room.runs.cancel(place.admin, run_id)
+        else:
+            await runner.complete(work, "failed")
+            async with place.home.spine.open(place.tenant) as tx:
+                await place.room.verbs.discard_runs(tx, [run_id], "obsolete", place.admin)
+    for work in ended.values():
+        with pytest.raises(Conflict) as lost:
+            await runner.heartbeat(work)
+        assert lost.value.code == "claim_lost"
+
+
+async def test_a_replayed_run_that_its_lost_runner_is_heard_of_counts_that_attempt(place):
+    run_id = await place.queue(await place.agent())
+    for n in range(3):
+        runner = await place.runner("coder", name=f"r{n}")
+        work = await runner.take()
+        await runner.heartbeat(work)
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+    assert (await place.room.runs.retry(place.admin, run_id)).run.attempts == 0
+    assert (await runner.heartbeat(work)).attempt == 1
+    assert await place.state(run_id) == "running"
+
+
+async def test_after_an_outage_longer_than_a_lease_no_run_is_taken_before_its_runner_could_be_heard(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await runner.heartbeat(await runner.take())
+    await place.home.age(3600)
+    lease = RunPolicy(lease_seconds=0.2)
+    just_started = Silence(place.home.spine, place.home.db, place.room.verbs, lease)
+    await just_started.run_once()
+    assert await place.state(run_id) == "running"
+    while await place.state(run_id) == "running":
+        await just_started.run_once()
+    assert await place.state(run_id) == "queued"
+
+
+def test_a_watch_begins_anew_after_a_gap_and_lasts_without_one():
+    watch = Watch(100.0, 100.0)
+    assert not watch.has_lasted(60)
+    for moment in (110.0, 130.0, 159.9):
+        watch = watch.at(moment, gap_seconds=30)
+        assert not watch.has_lasted(60)
+    assert watch.at(160.0, gap_seconds=30).has_lasted(60)
+    assert not watch.at(190.0, gap_seconds=30).has_lasted(60)  # nobody looked for longer than the gap
+    assert watch.at(99.0, gap_seconds=30) == Watch(99.0, 99.0)  # the clock was put back
 
 
 async def test_a_claim_that_never_reached_its_runner_costs_nothing(place):
@@ -81,12 +259,9 @@ async def test_a_heartbeat_at_the_last_moment_beats_the_sweep(place):
     await runner.heartbeat(work)
     await place.home.age(61)
     await asyncio.gather(runner.heartbeat(work), place.room.silence.expire_runs(), return_exceptions=True)
-    state = await place.state(run_id)
-    if state == "running":
-        assert not (await runner.heartbeat(work)).cancel
-    else:
-        with pytest.raises(Conflict):
-            await runner.heartbeat(work)
+    assert await place.state(run_id) == "running"
+    view = await place.room.runs.get(place.tenant, run_id)
+    assert (view.run.attempts, [attempt.outcome for attempt in view.attempts]) == (1, [None])
 
 
 @pytest.mark.parametrize("started", [True, False])

@@ -127,4 +127,6 @@ async def test_a_storm(place, seed):
         for before, after in pairwise(states):
             assert after in steps(before), (before, after)
     async with place.home.db.tenant(place.tenant) as scope:
-        assert await scope.fetchval("select count(*) from mainspring.tokens where run_id is not null") == 0
+        # a run that was given up for lost goes on, token and all, when its runner is heard again
+        left = "select count(*) from mainspring.tokens t join mainspring.runs r on r.id = t.run_id where r.state <> 'lost'"
+        assert await scope.fetchval(left) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from mainspring.sdk.spool import Spool, Spooled
@@ -256,6 +258,43 @@ def test_a_signal_drains_and_what_is_not_finished_is_handed_back(
     assert [attempt["outcome"] for attempt in run["attempt_list"]] == ["handed back"]
     start(*command, "--exec", "echo finished by another")
     assert reaches(server, run_id, "done")["outcome"] == "finished by another"
+
+
+def test_a_server_that_is_away_for_longer_than_a_lease_costs_no_attempt(
+    server: DevServer, agent: str, start: Started, tmp_path: Path
+) -> None:
+    run_id = launch(server, agent)
+    go_on = tmp_path / "go-on"
+    program = f"echo begun; while [ ! -e {go_on} ]; do sleep 0.05; done; echo finished"
+    start("-m", "mainspring", "runner", "start", "--agent", agent, "--exec", program)
+    says(server, run_id, "begun")
+    victim = server.pid("server")
+    assert victim is not None
+    server.process.send_signal(signal.SIGSTOP)  # so that it does not start another one at once
+    try:
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: lease_is_over(server, run_id), f"the end of the lease of {run_id}")
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not lease_is_over(server, run_id), f"a heartbeat of {run_id}")
+    go_on.touch()
+    run = reaches(server, run_id, "done")
+    assert (run["outcome"], run["attempts"]) == ("begun\nfinished", 1)
+    assert [attempt["outcome"] for attempt in run["attempt_list"]] == ["done"]
+
+
+def lease_is_over(server: DevServer, run_id: str) -> bool:
+    """Ask the database, with no server between: what a server that is away would see."""
+
+    async def ask() -> bool:
+        connection = await asyncpg.connect((server.state / "secrets" / "admin.url").read_text())
+        try:
+            over = "select lease_until < clock_timestamp() from mainspring.runs where id = $1::text::uuid"
+            return await connection.fetchval(over, run_id) is not False  # taken back: it has no lease at all
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
 
 
 def test_a_drain_lets_what_is_held_be_finished(

@@ -19,17 +19,23 @@ from mainspring.agents.model import (
     Completion,
     Conclusion,
     Run,
+    RunMove,
     RunPolicy,
     RunState,
     Unchanged,
     conclude,
+    step,
 )
 from mainspring.agents.rows import SQL
 from mainspring.agents.verbs import RunVerbs, read_runs
 from mainspring.rooms import Actor, Conflict, Tx
 
 _START_RUN = SQL["start_run"]
+_RESUME_RUN = SQL["resume_run"]
+_LOCK_RUNNER_OF_RUN = SQL["lock_runner_of_run"]
+_LOCK_AGENT = SQL["lock_agent"]
 _OPEN_ATTEMPT = SQL["open_attempt"]
+_REOPEN_ATTEMPT = SQL["reopen_attempt"]
 _CLOSE_ATTEMPT = SQL["close_attempt"]
 _ATTEMPT_OF_CLAIM = SQL["attempt_of_claim"]
 _RETURNS_IN_A_ROW = SQL["returns_in_a_row"]
@@ -65,6 +71,54 @@ class ClaimVerbs:
         [started] = await read_runs(tx.handle, tx.tenant, [run.id])
         await self._verbs.announce(tx, started, agent_of(tx.tenant, started))
         return started
+
+    async def beat(self, tx: Tx, run: Run, claim_id: UUID) -> Run | None:
+        """Take a heartbeat that no statement of its own could take; None when the run was taken back meanwhile: `resume` it.
+
+        Raises Conflict (claim_lost).
+        """
+        if run.claim_id != claim_id:
+            raise claim_lost("another claim holds this run")
+        match run.state:
+            case RunState.CLAIMED:
+                return await self.start(tx, run)
+            case RunState.RUNNING:
+                return run
+            case RunState.QUEUED | RunState.LOST:
+                return None
+            case _:
+                raise claim_lost(f"the run is {run.state}")
+
+    async def lock_holders(self, tx: Tx, run_id: UUID) -> None:
+        """Lock the runner and the agent of a run, before the run itself: what they hold decides whether it is resumed."""
+        row = await tx.handle.fetchrow(_LOCK_RUNNER_OF_RUN, tx.tenant, run_id)
+        if row is not None:
+            await tx.handle.fetchval(_LOCK_AGENT, tx.tenant, row["agent_id"])
+
+    async def resume(self, tx: Tx, run: Run, claim_id: UUID) -> Run:
+        """Give a run that was taken back for silence to its last claim again, whose runner has just been heard.
+
+        The caller holds runner, agent and run. Raises Conflict (claim_lost) when that claim has completed, or its place is taken.
+        """
+        attempt = await tx.handle.fetchrow(_ATTEMPT_OF_CLAIM, tx.tenant, run.id, claim_id)
+        if attempt is not None and attempt["outcome"] in _RECORDED:
+            raise claim_lost("it has completed already")
+        begun = attempt is not None
+        state = step(run.state, RunMove.RESUME)
+        attempts = max(run.attempts, 1) if begun else run.attempts + 1
+        resumed = await tx.handle.execute(
+            _RESUME_RUN, tx.tenant, run.id, claim_id, attempts, self._policy.lease_seconds
+        )
+        if not resumed:
+            raise claim_lost("its runner was not heard of for too long, and its place is taken")
+        if begun:
+            await tx.handle.execute(_REOPEN_ATTEMPT, tx.tenant, run.id, claim_id)
+        else:
+            await tx.handle.execute(_OPEN_ATTEMPT, tx.tenant, run.id, claim_id, run.runner or "")
+        [again] = await read_runs(tx.handle, tx.tenant, [run.id])
+        assert again.state is state
+        await self._verbs.announce(tx, again, agent_of(tx.tenant, again), {"resumed": True})
+        return again
 
     async def complete(self, tx: Tx, run: Run, claim_id: UUID, completion: Completion) -> Completed:
         """Record how a claim ended, once; said again, answer what was recorded. Raises Conflict (claim_lost)."""

@@ -57,6 +57,7 @@ class RunMove(StrEnum):
     ASK = "ask"
     ANSWER = "answer"
     REQUEUE = "requeue"
+    RESUME = "resume"
     LOSE = "lose"
     CANCEL = "cancel"
     REPLAY = "replay"
@@ -91,6 +92,9 @@ TRANSITIONS: Mapping[tuple[RunState, RunMove], RunState] = {
     (S.LOST, M.BLOCK): S.BLOCKED,
     (S.LOST, M.FAIL): S.FAILED,
     (S.LOST, M.STOP): S.CANCELLED,
+    # ... or its heartbeat: the runner lives after all, and still works on it
+    (S.QUEUED, M.RESUME): S.RUNNING,
+    (S.LOST, M.RESUME): S.RUNNING,
     # ... or it gives back what was taken from it: that attempt is not spent after all
     (S.QUEUED, M.REQUEUE): S.QUEUED,
     (S.LOST, M.REQUEUE): S.QUEUED,

@@ -19,7 +19,6 @@ from mainspring.agents.model import (
     Completion,
     Run,
     RunPolicy,
-    RunState,
     clean,
 )
 from mainspring.agents.polls import Poll, Polls
@@ -195,7 +194,9 @@ class RunnerService:
     async def heartbeat(
         self, tenant: UUID, run_id: UUID, claim_id: UUID, *, agents: Collection[UUID]
     ) -> Beat:
-        """Renew a claim's lease; its first one starts the run. Raises Conflict (claim_lost), and NotFound.
+        """Renew a claim's lease; its first one starts the run, and one that comes late gets it back, if nobody else has claimed it.
+
+        Raises Conflict (claim_lost), and NotFound.
 
         `agents` are those that the caller's token names.
         """
@@ -212,13 +213,20 @@ class RunnerService:
     async def _first_heartbeat(
         self, tenant: UUID, run_id: UUID, claim_id: UUID, agents: Collection[UUID]
     ) -> Beat:
+        """Take a heartbeat that begins a run, or comes after it was taken back."""
         async with self._spine.open(tenant) as tx:
+            beating = await self._claims.beat(tx, await _reached(tx, run_id, agents), claim_id)
+        if beating is None:
+            beating = await self._resume(tenant, run_id, claim_id, agents)
+        return Beat(cancel=beating.cancel_requested, drain=False, attempt=beating.attempts)
+
+    async def _resume(self, tenant: UUID, run_id: UUID, claim_id: UUID, agents: Collection[UUID]) -> Run:
+        # anew, since the locks that this takes stand before the run's; so everything is looked at anew
+        async with self._spine.open(tenant) as tx:
+            await self._claims.lock_holders(tx, run_id)
             run = await _reached(tx, run_id, agents)
-            if run.claim_id != claim_id or run.state not in (RunState.CLAIMED, RunState.RUNNING):
-                raise claim_lost(f"the run is {run.state}")
-            if run.state is RunState.CLAIMED:
-                run = await self._claims.start(tx, run)
-        return Beat(cancel=run.cancel_requested, drain=False, attempt=run.attempts)
+            beating = await self._claims.beat(tx, run, claim_id)
+            return beating if beating is not None else await self._claims.resume(tx, run, claim_id)
 
     async def append_log(
         self,

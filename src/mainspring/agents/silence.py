@@ -2,11 +2,15 @@
 
 Takes one tenant at a time, each in a transaction of its own; leaves every silent run with an event that says so. If it dies
 here, the next round, here or elsewhere, finds the same runs.
+
+A runner is silent only if it could have been heard. While no server, or no database, was there to hear it, its lease ran out
+all the same: so a sweep that has just begun, or could not work for a while, first gives every runner one lease to speak up.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -19,11 +23,30 @@ from mainspring.rooms import ServerSpine, Tx, system_actor
 
 log = logging.getLogger("mainspring.agents")
 
+_DATABASE_TIME = SQL["database_time"]
 _SILENT_TENANTS = SQL["silent_tenants"]
 _LOCK_SILENT = SQL["lock_silent"]
 _CLOSE_ATTEMPT = SQL["close_attempt"]
 
 BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Since when, and until when, runners could be heard without a gap, in seconds of the database's clock."""
+
+    since: float
+    until: float
+
+    def at(self, now: float, *, gap_seconds: float) -> Watch:
+        """Return the watch as it is at `now`: begun anew after a gap, or when the clock was put back."""
+        if self.until <= now <= self.until + gap_seconds:
+            return replace(self, until=now)
+        return Watch(now, now)
+
+    def has_lasted(self, seconds: float) -> bool:
+        """Tell whether it has gone on for so long."""
+        return self.until - self.since >= seconds
 
 
 class Silence:
@@ -34,13 +57,22 @@ class Silence:
         self._db = db
         self._verbs = verbs
         self._policy = policy
+        self._watch: Watch | None = None
 
     async def run_once(self) -> bool:
-        """Take back, of every tenant, a batch of runs whose lease has run out; True when more may be left."""
-        return await self.expire_runs() >= BATCH
+        """Take back, of every tenant, a batch of runs whose lease has run out; True when more may be left.
+
+        Nothing is taken until runners could be heard for a whole lease.
+        """
+        before, self._watch = self._watch, None  # it begins anew if the database cannot be asked
+        async with self._db.system("silent runs") as scope:
+            moment: float = await scope.fetchval(_DATABASE_TIME)
+        lease = self._policy.lease_seconds
+        self._watch = Watch(moment, moment) if before is None else before.at(moment, gap_seconds=lease / 2)
+        return self._watch.has_lasted(lease) and await self.expire_runs() >= BATCH
 
     async def expire_runs(self) -> int:
-        """The same; return how many runs were taken back."""
+        """Take back a batch of runs of every tenant, whoever could be heard; return how many."""
         async with self._db.system("silent runs") as scope:
             tenants = [row["tenant_id"] for row in await scope.fetch(_SILENT_TENANTS)]
         taken = 0

@@ -156,25 +156,28 @@ class RunVerbs:
                 continue
             given = clean(reason) or ""
             await self._write(tx, run, _DISCARD_RUN, tx.tenant, run.id, given)
+            await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, None)
             over = replace(run, state=step(run.state, RunMove.DISCARD), outcome=given)
             self._append(tx, over, await self._card(tx, run.card_id), actor, {"reason": given})
             moved.append(run.id)
         return moved
 
     async def conclude(self, tx: Tx, run: Run, conclusion: Conclusion, actor: Actor) -> Run:
-        """Write what becomes of a locked run, with its event; its tokens end here."""
+        """Write what becomes of a locked run, with its event. Its tokens end here, unless its last claim may still be heard."""
         await self._write(
             tx, run, _CONCLUDE_RUN, tx.tenant, run.id, run.state, run.claim_id, conclusion.state,
             conclusion.outcome, conclusion.error, conclusion.delay_seconds, conclusion.attempts,
         )  # fmt: skip
-        await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, None)
+        # a token opens nothing while its claim does not hold the run; a claim that resumes has it again
+        kept = run.claim_id if can(conclusion.state, RunMove.RESUME) else None
+        await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, kept)
         [after] = await read_runs(tx.handle, tx.tenant, [run.id])
         self._append(tx, after, await self._card(tx, run.card_id), actor, conclusion.note)
         return after
 
-    async def announce(self, tx: Tx, run: Run, actor: Actor) -> None:
+    async def announce(self, tx: Tx, run: Run, actor: Actor, note: Mapping[str, Any] | None = None) -> None:
         """Append the event of the state that the run has just come to."""
-        self._append(tx, run, await self._card(tx, run.card_id), actor)
+        self._append(tx, run, await self._card(tx, run.card_id), actor, note)
 
     # ----------------------------------------------------------------------------------------------------------
 

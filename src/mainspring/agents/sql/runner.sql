@@ -114,6 +114,29 @@ update mainspring.runs
        lease_until = clock_timestamp() + make_interval(secs => $4::double precision)
  where tenant_id = $1 and id = $2 and claim_id = $3 and state = 'claimed';
 
+-- name: lock_runner_of_run
+-- The runner that a run was given to last. Its claims take this lock too: what its slots hold stays as it is.
+select r.agent_id
+  from mainspring.runs r
+  join mainspring.runners w on w.tenant_id = r.tenant_id and w.id = r.runner_id
+ where r.tenant_id = $1 and r.id = $2
+   for no key update of w;
+
+-- name: resume_run
+-- A heartbeat that comes after the run was taken back: its runner lives after all. Refused when the slot holds another run by
+-- now, or the agent has no slot to spare. The caller holds the runner, the agent and the run.
+update mainspring.runs r
+   set state = 'running', attempts = $4, outcome = null, error = null, ended_at = null,
+       started_at  = coalesce(r.started_at, clock_timestamp()),
+       lease_until = clock_timestamp() + make_interval(secs => $5::double precision)
+ where r.tenant_id = $1 and r.id = $2 and r.claim_id = $3 and r.state in ('queued', 'lost')
+   and not exists (select from mainspring.runs h
+                    where h.tenant_id = r.tenant_id and h.runner_id = r.runner_id and h.incarnation = r.incarnation
+                      and h.slot = r.slot and h.state in ('claimed', 'running'))
+   and (select count(*) from mainspring.runs h
+         where h.tenant_id = r.tenant_id and h.agent_id = r.agent_id and h.state in ('claimed', 'running'))
+     < (select a.slots from mainspring.agents a where a.tenant_id = r.tenant_id and a.id = r.agent_id);
+
 -- name: open_attempt
 insert into mainspring.run_attempts (tenant_id, run_id, claim_id, n, runner, started_at)
 select $1, $2, $3, 1 + coalesce(max(a.n), 0), $4, clock_timestamp()
@@ -123,6 +146,11 @@ select $1, $2, $3, 1 + coalesce(max(a.n), 0), $4, clock_timestamp()
 -- name: close_attempt
 update mainspring.run_attempts
    set ended_at = clock_timestamp(), outcome = $4, error = $5
+ where tenant_id = $1 and run_id = $2 and claim_id = $3;
+
+-- name: reopen_attempt
+update mainspring.run_attempts
+   set ended_at = null, outcome = null, error = null
  where tenant_id = $1 and run_id = $2 and claim_id = $3;
 
 -- name: attempt_of_claim
@@ -224,6 +252,10 @@ select r.tenant_id, r.id
   from mainspring.runners r
   join heard on heard.tenant_id = r.tenant_id and heard.id = r.id
  where r.draining;
+
+-- name: database_time
+-- The clock that leases are measured by.
+select extract(epoch from clock_timestamp())::double precision;
 
 -- name: silent_tenants
 select distinct tenant_id
