@@ -1,10 +1,14 @@
 """Pages as what they ask a reader to do: their fenced blocks, in order, and a terminal to do it in.
 
-A comment in front of a block says how to run it, one behind it what to wait for; neither is seen by readers:
+A comment in front of a block says how it is to be run, one behind it what a reader waits for; neither is seen by readers:
 
-    <!-- not run: why -->        skipped                  <!-- until: DEMO-1 in review -->
-    <!-- another terminal -->    left running             <!-- until: counter is served -->
-    <!-- may be cut off -->      exit 75 will do          <!-- until: 1 dead letter -->
+    <!-- not run: why -->                           <!-- until: DEMO-1 in review -->
+    <!-- another terminal -->                       <!-- until: DEMO-3 has a run -->
+    <!-- another terminal, the last one closed -->  <!-- until: counter is served -->
+    <!-- save as agent.py -->                       <!-- until: 1 dead letter -->
+    <!-- may be cut off -->
+
+Lines of a `text` block that follows were printed by the block before it; … stands for anything.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mainspring.testing import DevServer, wait_until
 
@@ -25,8 +30,17 @@ ROOT = Path(__file__).parents[2]
 _PIECE = re.compile(
     r"<!-- (?P<note>[^>]*?) -->|^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_MARKS = ("not run", "another terminal", "may be cut off")
-TRY_AGAIN = 75
+_MARKS = (
+    "not run",
+    "another terminal",
+    "save as",
+    "may be cut off",
+    "may be refused",
+    "as a superuser",
+    "setup",
+)
+REFUSED, TRY_AGAIN = 1, 75
+BASH = ("bash", "-euo", "pipefail", "-c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,95 +76,118 @@ def steps_of(page: Path) -> Iterator[Block | Until]:
 
 @dataclass(slots=True)
 class Terminal:
-    """A folder like a checkout's, where a `mainspring dev` serves; what is started in it ends with it."""
+    """A folder and an environment in which a page is done; what is started in it ends with it.
 
-    server: DevServer
+    `ask` gets a path of the API; `replaced` are the words of a page that are others here, such as its port.
+    """
+
+    ask: Callable[[str], Any]
+    replaced: Mapping[str, str]
     folder: Path
     environment: Mapping[str, str]
     said: str = ""
+    code: int = 0
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def do(self, step: Block | Until) -> None:
-        """Do what a step asks for; fail as a reader would notice."""
-        match step:
+        """Do what a step asks for; fail where a reader would notice."""
+        match self._here(step):
             case Until(what):
-                self._wait(what)
-            case Block(language="sh", mark=mark) if not mark.startswith("not run"):
-                self._run(step)
+                wait_until(lambda: self._holds(what), what)
+            case Block(mark=mark, text=text) if mark.startswith("save as "):
+                (self.folder / mark.removeprefix("save as ")).write_text(text)
+            case Block(language="sh", mark=mark, text=text) if mark.startswith("another terminal"):
+                if mark.endswith("the last one closed"):
+                    self._close_one()
+                self._begin(text)
+            case Block(language="sh", mark=mark, text=text) if not mark.startswith("not run"):
+                self._run(text, mark)
             case Block(language="text", text=text):
                 self._has_said(text)
             case _:
                 pass
 
-    def _run(self, block: Block) -> None:
-        script = block.text.replace("http://127.0.0.1:7700", self.server.url())
-        argv = ["bash", "-euo", "pipefail", "-c", script]
-        if block.mark == "another terminal":
-            self._stop()  # "in place of the runner above"
-            self.started.append(
-                subprocess.Popen(argv, cwd=self.folder, env=dict(self.environment), start_new_session=True)
-            )
-            return
-        done = subprocess.run(
-            argv, cwd=self.folder, env=dict(self.environment), capture_output=True, text=True, check=False
+    def _here(self, step: Block | Until) -> Block | Until:
+        """Return a step with the words that are others here."""
+        match step:
+            case Until(what):
+                return Until(self._replaced(what))
+            case Block(text=text):
+                return replace(step, text=self._replaced(text))
+
+    def _replaced(self, text: str) -> str:
+        for word, here in self.replaced.items():
+            text = text.replace(word, here)
+        return text
+
+    def _begin(self, text: str) -> None:
+        environment = dict(self.environment)
+        self.started.append(
+            subprocess.Popen([*BASH, text], cwd=self.folder, env=environment, start_new_session=True)
         )
-        self.said = done.stdout
-        fine = {0, TRY_AGAIN} if block.mark == "may be cut off" else {0}
-        assert done.returncode in fine, f"{block.text}\nexit {done.returncode}\n{done.stdout}{done.stderr}"
+
+    def _run(self, text: str, mark: str) -> None:
+        done = subprocess.run(
+            [*BASH, text],
+            cwd=self.folder,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.said, self.code = done.stdout, done.returncode
+        also = {"may be cut off": TRY_AGAIN, "may be refused": REFUSED}.get(mark, 0)
+        assert done.returncode in {0, also}, f"{text}\nexit {done.returncode}\n{done.stdout}{done.stderr}"
 
     def _has_said(self, text: str) -> None:
-        """Each line that a page shows was printed; … stands for anything."""
         for line in filter(None, map(str.strip, text.splitlines())):
             pattern = ".*".join(re.escape(part.strip()) for part in line.split("…"))
             assert re.search(pattern, self.said), f"not printed: {line}\nbut:\n{self.said}"
 
-    def _wait(self, what: str) -> None:
+    def _holds(self, what: str) -> bool:
         match what.split():
             case [card, "in", state]:
-                wait_until(lambda: self.server.call("GET", f"/cards/{card}")["state"] == state, what)
-            case [agent, "is", "served"]:
-                wait_until(lambda: self._is_served(agent), what)
-            case [count, "dead", "letter" | "letters"]:
-                wait_until(lambda: len(self.server.call("GET", "/desk")["data"]) == int(count), what)
+                return bool(self.ask(f"/cards/{card}")["state"] == state)
             case [card, "has", "a", "run"]:
-                wait_until(lambda: bool(self.server.call("GET", f"/runs?card={card}")["data"]), what)
+                return bool(self.ask(f"/runs?card={card}")["data"])
+            case [agent, "is", "served"]:
+                agents = self.ask("/agents")["data"]
+                return any(one["handle"] == agent and one["served"] for one in agents)
+            case [count, "dead", "letter"]:
+                return len(self.ask("/desk")["data"]) == int(count)
+            case ["both", "serve"]:
+                return bool(self.ask("/boards"))
             case _:
                 raise AssertionError(f"nobody knows how to wait for: {what}")
 
-    def _is_served(self, agent: str) -> bool:
-        return any(
-            one["handle"] == agent and one["served"] for one in self.server.call("GET", "/agents")["data"]
-        )
-
-    def _stop(self) -> None:
-        while self.started:
-            process = self.started.pop()
-            os.killpg(process.pid, signal.SIGINT)
-            process.wait(30)
+    def _close_one(self) -> None:
+        process = self.started.pop()
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(30)
 
     def close(self) -> None:
-        """End what was started."""
-        self._stop()
+        """End what was started, the last one first."""
+        while self.started:
+            self._close_one()
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Return an environment in which this folder is home, our programs are found, and nothing says where a server is."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING_", "XDG_"))}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return kept | {"HOME": str(folder), "PATH": path, "NO_COLOR": "1", "COLUMNS": "200"}
 
 
 @contextmanager
-def terminal(server: DevServer, folder: Path) -> Iterator[Terminal]:
-    """Open a terminal in a folder that has what a checkout has, and whose `mainspring dev` is `server`."""
+def terminal(server: DevServer, folder: Path, **replaced: str) -> Iterator[Terminal]:
+    """Open a terminal in a folder that has what a checkout has, and in which `server` is the running `mainspring dev`."""
     (folder / ".mainspring").symlink_to(server.state)
-    for name in ("examples", "docs"):
-        (folder / name).symlink_to(ROOT / name)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING_", "XDG_"))}
-    programs = str(Path(sys.executable).parent)
+    (folder / "examples").symlink_to(ROOT / "examples")
     opened = Terminal(
-        server,
-        folder,
-        kept
-        | {
-            "HOME": str(folder),
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "NO_COLOR": "1",
-            "PYTHONPATH": str(ROOT),
-        },
+        ask=lambda path: server.call("GET", path),
+        replaced={"http://127.0.0.1:7700": server.url()} | replaced,
+        folder=folder,
+        environment=surroundings(folder),
     )
     try:
         yield opened
