@@ -112,7 +112,7 @@ async def test_final_effects_are_trimmed_when_they_are_old_enough_and_the_rest_i
         "done": Done(),
         "dropped": Dropped("x"),
         "dead": Failed("x"),
-        "waits": Deferred(1e9),
+        "waits": Deferred(1e8),
     }.items():
         await hands.owe_one(tenant, key=key)
         assert await hands.settles(await hands.claim_one(), outcome)

@@ -86,9 +86,8 @@ async def test_an_effect_whose_texts_cannot_be_stored_is_bad_data(hands: Hands, 
     [
         {"event_seq": 2**63},
         {"rule_version": 2**31},
-        {"delay_seconds": 1e300},
     ],
-    ids=["event beyond a bigint", "version beyond an integer", "after the end of time"],
+    ids=["event beyond a bigint", "version beyond an integer"],
 )
 async def test_an_effect_out_of_range_is_bad_data(hands: Hands, more: dict[str, Any]):
     tenant = await hands.tenant()

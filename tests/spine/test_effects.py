@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from itertools import product
 from uuid import UUID
@@ -18,6 +19,7 @@ from mainspring.spine.effects import (
     KEY_LENGTH_MAX,
     KIND_LENGTH_MAX,
     LIVE,
+    TEXT_LENGTH_MAX,
     TRANSITIONS,
     Deferred,
     Done,
@@ -33,6 +35,8 @@ from mainspring.spine.effects import (
     Settlement,
     Unknown,
     bury_crashed,
+    checked,
+    clean,
     outcome_of,
     resolve,
     step,
@@ -130,9 +134,16 @@ def test_kind_and_key_have_bounds():
             NewEffect(kind, key=key)
 
 
-def test_nothing_is_owed_in_the_past():
-    with pytest.raises(Misuse, match="delay_seconds"):
-        NewEffect("mail", key="1", delay_seconds=-0.1)
+@pytest.mark.parametrize("seconds", [-0.1, float("nan"), float("inf"), 1e12])
+def test_nothing_waits_for_a_moment_that_has_passed_or_never_comes(seconds: float):
+    waits: list[Callable[[], object]] = [
+        lambda: NewEffect("mail", key="1", delay_seconds=seconds),
+        lambda: Retry("busy", after_seconds=seconds),
+        lambda: Deferred(seconds),
+    ]
+    for wait in waits:
+        with pytest.raises(Misuse, match="delay"):
+            wait()
 
 
 def test_a_kind_needs_an_attempt_and_a_lease():
@@ -287,6 +298,12 @@ def test_unknown_is_dead_when_twice_would_harm():
     assert (settlement.state, settlement.outcome, settlement.attempts) == (EffectState.DEAD, "unknown", 1)
 
 
+def test_unknown_is_tried_again_when_only_a_transaction_is_in_doubt():
+    # the settle is part of it: if it did commit, the claim is gone and this settle is refused
+    kind = EffectKind(name="launch", transactional=True, idempotent=False)
+    assert moved(Unknown("link broke at commit"), kind).state == EffectState.PENDING
+
+
 def test_unknown_exhausts_its_attempts_like_a_retry():
     assert moved(Unknown("timed out"), attempts=2).outcome == "exhausted"
 
@@ -342,6 +359,25 @@ def test_an_error_is_classified_by_what_to_do_about_it(error: Exception, expecte
     outcome = outcome_of(error)
     assert isinstance(outcome, expected)
     assert outcome.error == f"{type(error).__name__}: x"
+
+
+@pytest.mark.parametrize("answer", [None, True, "done", Done, object()])
+def test_an_answer_that_is_none_of_the_outcomes_is_misuse(answer: object):
+    with pytest.raises(Misuse, match="Done"):
+        checked(answer)
+
+
+@given(st.text(st.characters(exclude_categories=[]), max_size=20))
+def test_a_cleaned_text_can_be_stored_and_keeps_what_it_can(text: str):
+    cleaned = clean(text)
+    assert "\x00" not in cleaned
+    assert cleaned.encode().decode() == cleaned
+    assert len(cleaned) == len(text)
+    assert clean(cleaned) == cleaned
+
+
+def test_a_cleaned_text_is_not_endless():
+    assert len(clean("x" * 10**6)) == TEXT_LENGTH_MAX
 
 
 # Crashes ------------------------------------------------------------------------------------------------------

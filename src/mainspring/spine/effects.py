@@ -22,6 +22,7 @@ CRASHES_ALONE = 2  # from this many crashes on, a row runs with nothing else in 
 CRASHES_MAX = 5
 TEXT_LENGTH_MAX = 4_000
 DEFER_LIMIT_SECONDS = 7 * 86_400.0
+DELAY_MAX_SECONDS = 10 * 365 * 86_400.0
 
 
 class EffectState(StrEnum):
@@ -75,6 +76,12 @@ def step(state: EffectState, move: Move) -> EffectState:
         raise Misuse(f"an effect that is {state} cannot {move}") from None
 
 
+def check_delay(seconds: float) -> None:
+    """Raise Misuse for a wait that would never end, or that no clock can tell: such a row would be lost without a word."""
+    if not 0 <= seconds <= DELAY_MAX_SECONDS:
+        raise Misuse(f"a delay in seconds is 0 to {DELAY_MAX_SECONDS:.0f}, not {seconds}")
+
+
 # What is owed -------------------------------------------------------------------------------------------------
 
 Family: TypeAlias = Literal["executed", "offered"]
@@ -109,8 +116,7 @@ class NewEffect:
             raise Misuse(f"an effect's kind has 1 to {KIND_LENGTH_MAX} characters")
         if not 0 < len(self.key) <= KEY_LENGTH_MAX:
             raise Misuse(f"an effect's key has 1 to {KEY_LENGTH_MAX} characters")
-        if self.delay_seconds < 0:
-            raise Misuse("an effect's delay_seconds is not negative")
+        check_delay(self.delay_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +233,10 @@ class Retry:
     error: str
     after_seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.after_seconds is not None:
+            check_delay(self.after_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
@@ -234,6 +244,9 @@ class Deferred:
 
     after_seconds: float
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_delay(self.after_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,15 +350,27 @@ class Settlement:
 def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float) -> Settlement:
     """Decide what an outcome makes of its row. `random` in [0, 1) spreads the backoff."""
 
-    def settle(move: Move, label: str, error: str | None = None, **more: Any) -> Settlement:
+    def settle(
+        move: Move,
+        label: str,
+        error: str | None = None,
+        *,
+        attempts: int = effect.attempts,
+        delay_seconds: float = 0.0,
+        deferred: bool = False,
+        plain: bool = False,
+    ) -> Settlement:
         return Settlement(
             tenant_id=effect.tenant_id,
             id=effect.id,
             claim_id=effect.claim_id,
             move=move,
+            attempts=attempts,
             outcome=clean(label),
             error=None if error is None else clean(error),
-            **{"attempts": effect.attempts, **more},
+            delay_seconds=delay_seconds,
+            deferred=deferred,
+            plain=plain,
         )
 
     match outcome:
