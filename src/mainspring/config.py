@@ -66,6 +66,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level logged"
     )
+    instance: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.-]*$",
+        description="what /readyz calls this process, so that whoever started it knows that it answers",
+    )
     dev_mode: bool = Field(default=False, description="fault points over HTTP; on loopback only")
     shutdown_grace_seconds: float = Field(
         default=10.0, ge=0, le=600, description="time to hand work back at shutdown"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -21,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-
-from mainspring.embedded import ports
 
 PATIENCE_SECONDS = 30.0
 START_SECONDS = 60.0
@@ -131,12 +128,10 @@ def dev_server(*, processes: int = 1, **settings: object) -> Iterator[DevServer]
     folder = Path(tempfile.mkdtemp(prefix="mainspring-test-"))
     folder.chmod(0o711)  # as root, PostgreSQL runs as nobody and has to pass
     state = folder / "state"
-    # Not where every other one starts to look: two that start at once would find the same port free.
-    port = ports.find_row(20_000 + secrets.randbelow(10_000), processes)
     environment = {f"MAINSPRING_{name.upper()}": str(value) for name, value in settings.items()}
     with (folder / "dev.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mainspring", "dev", "--processes", str(processes), "--port", str(port)],
+            [sys.executable, "-m", "mainspring", "dev", "--processes", str(processes)],
             env=os.environ | {"MAINSPRING_STATE": str(state)} | environment,
             stdout=log,
             stderr=log,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import http.server
+import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,12 +104,19 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def status(url: str, path: str) -> int:
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} was not made"
+        time.sleep(0.01)
+
+
+def status(url: str, path: str, token: str = "") -> int:
     connection = http.client.HTTPConnection(
         urlsplit(url).hostname, urlsplit(url).port, timeout=DEADLINE_SECONDS
     )
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         return connection.getresponse().status
     finally:
         connection.close()
@@ -176,6 +187,72 @@ def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_has_the_same
     after = second.introduction()
     assert (after["url"], after["token"]) == (before["url"], before["token"])
     assert "schema (up to date)" in second.said
+
+
+@pytest.fixture
+def folders(folder) -> Iterator[list[Path]]:
+    """Two of them."""
+    other = Path(tempfile.mkdtemp(prefix="ms-test-"))
+    other.chmod(0o711)
+    yield [folder, other]
+    subprocess.run([*COMMAND, "dev", "reset", "--yes"], env=environment(other), cwd=other, check=False)
+    shutil.rmtree(other, ignore_errors=True)
+
+
+def test_two_that_start_at_once_take_two_ports_and_neither_answers_for_the_other(folders):
+    devs = [Dev(folder, "--processes", "2") for folder in folders]
+    try:
+        for dev in devs:
+            dev.until("stop      Ctrl-C")
+        told = [dev.introduction() for dev in devs]
+        assert len({url for one in told for url in one["urls"]}) == 4
+        for one, other in itertools.permutations(told):
+            assert {status(url, "/api/v1/whoami", one["token"]) for url in one["urls"]} == {200}
+            assert {status(url, "/api/v1/whoami", other["token"]) for url in one["urls"]} == {401}
+    finally:
+        assert [dev.ctrl_c() for dev in devs] == [0, 0]
+
+
+def test_a_port_lost_between_looking_and_listening_leads_to_the_next_free_one(start, folder):
+    class AlwaysReady(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    # bound, so that it is ours in the end, and not listening, so that it looks free
+    stranger = http.server.HTTPServer(("127.0.0.1", 0), AlwaysReady, bind_and_activate=False)
+    stranger.allow_reuse_address = True
+    stranger.server_bind()
+    state = folder / ".mainspring"
+    state.mkdir()
+    (state / "port").write_text(str(stranger.server_port))  # where it stood the last time
+    dev = start()
+    wait_for(state / "logs" / "server.log")  # the server is on its way to that port
+    stranger.server_activate()
+    answering = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
+    answering.start()
+    try:
+        dev.until("stop      Ctrl-C")
+    finally:
+        stranger.shutdown()
+        stranger.server_close()
+        answering.join()
+    assert f"port {stranger.server_port} was taken while we started" in dev.said
+    told = dev.introduction()
+    assert urlsplit(told["url"]).port > stranger.server_port
+    assert status(told["url"], "/api/v1/whoami", told["token"]) == 200
+    assert (state / "port").read_text().strip() == str(urlsplit(told["url"]).port)
+
+
+def test_a_port_that_was_asked_for_is_used_or_nothing_is(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        dev = start("--port", str(port))
+        assert dev.end() == 1
+        assert f"port {port} is taken; leave --port out" in dev.said
 
 
 def test_ephemeral_keeps_nothing(start, folder):

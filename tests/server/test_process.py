@@ -119,7 +119,7 @@ async def test_a_taken_port_is_said_and_not_waited_for(serve, fresh_database):
     await first.ready()
     second = await serve(database.url, port=int(first.url.rpartition(":")[2]))
     code, said = await second.ended()
-    assert code == 1
+    assert code == 5
     assert "cannot listen on 127.0.0.1" in said
 
 

@@ -22,7 +22,7 @@ from mainspring.cli.exits import CliError, ExitCode
 from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports, processes
 from mainspring.embedded.postgres import write_secret
 from mainspring.embedded.state import Holder, StateFolder
-from mainspring.embedded.supervisor import Program, Supervisor
+from mainspring.embedded.supervisor import GaveUp, Program, Supervisor
 from mainspring.roles import LOGIN
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _DATABASE = "mainspring"
 _HOST = "127.0.0.1"
 # What the supervisor decides for its children, whatever the shell around it says; a fault is passed on once.
-_DECIDED = ("DATABASE_URL", "HOST", "PORT", "DEV_MODE", "FAULT", "URL", "TOKEN")
+_DECIDED = ("DATABASE_URL", "HOST", "PORT", "INSTANCE", "DEV_MODE", "FAULT", "URL", "TOKEN")
+_FIRST_PORT = 7700
+_PORTS_LOST_MAX = 20  # to others that start in the same moment
 _READY_SECONDS = 1.0
 _LEFTOVER_SECONDS = 5.0
 _RUNNER_GRACE_SECONDS = 5
@@ -110,7 +112,7 @@ class _Dev:
                 self.supervisor.stop()
 
     def _serve(self) -> int:
-        port = self._port()
+        self._refuse_taken_port()
         if self.postgres is not None:
             self.postgres.start()
         ready = asyncio.run(self._prepare())
@@ -120,12 +122,10 @@ class _Dev:
         self.tell(f"✓ schema ({_counted(len(ready.applied))})")
         if self.supervisor.stopping:
             return ExitCode.OK
-        self.urls = tuple(f"http://{_HOST}:{port + n}" for n in range(self.options.processes))
-        for number in range(1, len(self.urls) + 1):
-            name = "server" if len(self.urls) == 1 else f"server-{number}"
-            self.supervisor.start(self._server(name, port + number - 1))
-        if not self.supervisor.wait_ready():
+        port = self._start_servers()
+        if port is None:
             return ExitCode.OK
+        self.urls = tuple(f"http://{_HOST}:{port + n}" for n in range(self.options.processes))
         self._introduce()
         self.tell(f"✓ server at {' and '.join(self.urls)}")
         self.supervisor.start(self._runner())
@@ -162,8 +162,37 @@ class _Dev:
 
     # ------------------------------------------------------------------ children
 
+    def _start_servers(self) -> int | None:
+        """Start the servers on ports in a row and return the first, or None when we were told to stop meanwhile.
+
+        A port that was free when we looked may be another's when the server comes to it: then the next ones are tried.
+        """
+        count, first = self.options.processes, self.options.port
+        look_from = self.state.stored_port() or _FIRST_PORT
+        for lost in range(1, _PORTS_LOST_MAX + 1):
+            port = ports.find_row(look_from, count) if first is None else first
+            for n in range(count):
+                name = "server" if count == 1 else f"server-{n + 1}"
+                self.supervisor.start(self._server(name, port + n))
+            try:
+                if not self.supervisor.wait_ready():
+                    return None
+            except GaveUp as gave_up:
+                if first is not None or gave_up.status != ExitCode.CONFLICT:
+                    raise
+                self.supervisor.withdraw()
+                # the second time it may be somebody who moves on just as we do
+                look_from = port + 1 + (secrets.randbelow(10 * lost) if lost > 1 else 0)
+                self.tell(f"port {port} was taken while we started, looking from {look_from} on")
+                continue
+            if first is None:
+                self.state.store_port(port)
+            return port
+        raise EmbeddedError("others took every port that was free; name one with --port")
+
     def _server(self, name: str, port: int) -> Program:
         fault = os.environ.get("MAINSPRING_FAULT")
+        instance = secrets.token_hex(8)
         return Program(
             name=name,
             argv=(sys.executable, "-m", "mainspring", "server", "run"),
@@ -171,10 +200,12 @@ class _Dev:
                 MAINSPRING_DATABASE_URL_FILE=str(self.state.server_address),
                 MAINSPRING_HOST=_HOST,
                 MAINSPRING_PORT=str(port),
+                MAINSPRING_INSTANCE=instance,
                 MAINSPRING_DEV_MODE="true",
             ),
             only_first={"MAINSPRING_FAULT": fault} if fault else {},
-            is_ready=lambda: _answers(port),
+            is_ready=lambda: _answers(port, instance),
+            final=frozenset({ExitCode.CONFLICT}),  # its port is another's
             grace_seconds=self.options.shutdown_grace_seconds + _MARGIN_SECONDS,
         )
 
@@ -197,17 +228,13 @@ class _Dev:
             stage=1,
         )
 
-    def _port(self) -> int:
-        """The port that was asked for, or last time's, or the next free one."""
-        count, wanted = self.options.processes, self.options.port
+    def _refuse_taken_port(self) -> None:
+        """Before anything is started: a port that was asked for, and is taken, ends it here."""
+        wanted = self.options.port
         if wanted is not None:
-            taken = [p for p in range(wanted, wanted + count) if not ports.is_free(p)]
+            taken = [p for p in range(wanted, wanted + self.options.processes) if not ports.is_free(p)]
             if taken:
                 raise EmbeddedError(f"port {taken[0]} is taken; leave --port out to use the next free one")
-            return wanted
-        port = ports.find_row(self.state.stored_port() or 7700, count)
-        self.state.store_port(port)
-        return port
 
     # ------------------------------------------------------------------ what others are told
 
@@ -245,14 +272,15 @@ def _environment(**given: str) -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1", **given}
 
 
-def _answers(port: int) -> bool:
-    """Whether the server on this port says that it is ready."""
+def _answers(port: int, instance: str) -> bool:
+    """Whether the server on this port says that it is ready, and is the one that we called so: it may be another's."""
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(_HOST, port, timeout=_READY_SECONDS)
     try:
         connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
+        answer = connection.getresponse()
+        return answer.status == 200 and answer.getheader("Mainspring-Instance") == instance
     except (OSError, HTTPException):
         return False
     finally:

@@ -42,12 +42,24 @@ class Program:
     )  # variables of the first start (an armed fault)
     is_ready: Callable[[], bool] | None = None  # None: ready as soon as it runs
     grace_seconds: float = 12.0
+    final: frozenset[int] = (
+        frozenset()
+    )  # exit statuses, before it was ever ready, that another start would repeat
     essential: bool = True  # when it cannot start at all, neither can we
     stage: int = 0  # the highest stage is stopped first, all of one stage together
 
 
 class CannotStart(EmbeddedError):
     """An essential program died again and again before it was ever ready."""
+
+
+class GaveUp(CannotStart):
+    """A program ended with one of its `final` statuses before it was ever ready."""
+
+    def __init__(self, program: Program, status: int, said: str) -> None:
+        super().__init__(f"{program.name} {how_it_ended(status)}:\n{said}")
+        self.program = program
+        self.status = status
 
 
 class Supervisor:
@@ -116,6 +128,11 @@ class Supervisor:
         """Keep everything running until a signal asks us to stop."""
         while not self._stopping:
             self._round()
+
+    def withdraw(self) -> None:
+        """Stop all programs and forget them; the database stays, and others may be started."""
+        self._stop_together(self._children)
+        self._children.clear()
 
     @property
     def stopping(self) -> bool:
@@ -202,7 +219,10 @@ class Supervisor:
 
     def _bury(self, child: _Child) -> None:
         """A child died: say so, and decide when to start it again."""
-        name, ended = child.program.name, how_it_ended(child.reap())
+        status = child.reap()
+        name, ended = child.program.name, how_it_ended(status)
+        if status in child.program.final and not child.was_ever_ready:
+            raise GaveUp(child.program, status, child.tail.last())
         delay = child.backoff.died(uptime_seconds=child.uptime_seconds())
         hopeless = child.backoff.hopeless and not child.was_ever_ready
         if hopeless and child.program.essential:

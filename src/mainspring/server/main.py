@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024
 CANNOT_START = 1
+PORT_TAKEN = 5  # the command line's word for a conflict; `mainspring dev` then tries another port
+
+
+class PortTaken(wiring.CannotStart):
+    """Another process listens where this one shall."""
 
 
 class Server(uvicorn.Server):
@@ -58,7 +64,7 @@ def run(settings: Settings) -> int:
             return runner.run(_serve(settings))
     except (wiring.CannotStart, config.ConfigError) as error:
         print(f"mainspring: cannot start: {error}", file=sys.stderr)
-        return CANNOT_START
+        return PORT_TAKEN if isinstance(error, PortTaken) else CANNOT_START
 
 
 async def _serve(settings: Settings) -> int:
@@ -83,6 +89,7 @@ async def _serve(settings: Settings) -> int:
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
             )
         )
+        _listen(sock)
         await services.start()
         await _until_stopped(settings, app, server, sock)
     finally:
@@ -127,8 +134,23 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise wiring.CannotStart(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise _not_ours(host, port, error) from error
     return sock
+
+
+def _listen(sock: socket.socket) -> None:
+    """Take the port for good: until here another that has bound it in the same moment could be faster."""
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        sock.close()
+        raise _not_ours(host, port, error) from error
+
+
+def _not_ours(host: str, port: int, error: OSError) -> wiring.CannotStart:
+    kind = PortTaken if error.errno == errno.EADDRINUSE else wiring.CannotStart
+    return kind(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
