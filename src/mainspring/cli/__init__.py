@@ -92,8 +92,6 @@ def _failed(error: CliError, *, as_json: bool) -> int:
         print(json.dumps(error.problem, ensure_ascii=False))
         return error.code
     print(f"mainspring: {error}", file=sys.stderr)
-    for one in error.problem.get("errors") or []:
-        print(f"  {one.get('pointer') or '/'}: {one.get('detail')}", file=sys.stderr)
     return error.code
 
 

@@ -41,9 +41,10 @@ class ApiProblem(CliError):
     """The server refused: `problem` is its problem+json."""
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        """Keeps both; the message names every field at fault."""
-        lines = [str(document.get("detail") or document.get("title") or f"HTTP {status}")]
-        lines += [f"  {e.get('pointer') or '/'}: {e.get('detail')}" for e in document.get("errors", [])]
+        """Keeps both; the message names every field at fault, once."""
+        said = str(document.get("detail") or document.get("title") or f"HTTP {status}")
+        told = [(one.get("pointer") or "/", str(one.get("detail"))) for one in document.get("errors", [])]
+        lines = [said, *(f"  {pointer}: {detail}" for pointer, detail in told if detail not in said)]
         if status >= 500 and document.get("request_id"):
             lines.append(f"  request {document['request_id']}")
         super().__init__("\n".join(lines), code=exit_code_of(status), problem=document)
