@@ -65,7 +65,9 @@ class Hands:
 
     async def owe(self, tenant: UUID, *effects: NewEffect) -> list[Owed | AlreadyOwed]:
         async with self.store.tenant(tenant) as tx:
-            return await self.store.owe(tx, [(tenant, effect) for effect in effects])
+            answers = await self.store.owe(tx, [(tenant, effect) for effect in effects])
+            await self.store.make_due(tx, [(tenant, owed.id) for owed in answers if isinstance(owed, Owed)])
+            return answers
 
     async def owe_one(self, tenant: UUID, kind: str = "mail", key: str = "1", **more: Any) -> UUID:
         [owed] = await self.owe(tenant, NewEffect(kind, key=key, **more))

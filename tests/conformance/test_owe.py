@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextvars import Context
 from itertools import pairwise
 from uuid import UUID
 
@@ -164,6 +166,20 @@ async def test_owing_sooner_than_all_others_of_the_tenant_is_found_at_once(hands
     assert [effect.key for effect in await hands.claim()] == ["now"]
     await hands.age(3601)
     assert sorted(effect.key for effect in await hands.claim(lease=LEASE * 1000)) == ["late", "now"]
+
+
+async def test_an_effect_that_commits_after_others_looked_in_vain_is_found(hands: Hands):
+    # whoever looks meanwhile notes that the tenant has nothing due: the commit must undo that
+    if not hands.subject.concurrent:
+        pytest.skip("nobody can look while a transaction is open here")
+    tenant = await hands.tenant()
+    await hands.owe_one(tenant, key="later", delay_seconds=3600)
+    async with hands.store.tenant(tenant) as tx:
+        [owed] = await hands.store.owe(tx, [(tenant, NewEffect("mail", key="1"))])
+        assert await asyncio.create_task(hands.claim(), context=Context()) == []
+        await hands.store.make_due(tx, [(tenant, owed.id)])
+        assert await asyncio.create_task(hands.claim(), context=Context()) == []
+    assert (await hands.claim_one()).key == "1"
 
 
 # owed by a drain ----------------------------------------------------------------------------------------------
