@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextvars import Context
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from mainspring.ids import new_id
-from mainspring.spine.effects import Done, Effect, EffectKind, EffectState, Move, Retry, Settlement, resolve
-from mainspring.spine.ports import Settled
-from mainspring.stores.postgres.rows import settlement_columns
+from mainspring.spine.effects import (
+    Done,
+    Effect,
+    EffectKind,
+    EffectState,
+    Move,
+    NewEffect,
+    Retry,
+    Settlement,
+    resolve,
+)
+from mainspring.spine.engine import Spine
+from mainspring.spine.events import Event, NewEvent
+from mainspring.spine.ports import Owes, Settled
+from mainspring.stores.postgres.rows import effect_columns, settlement_columns
 from mainspring.stores.postgres.store import SQL
 from tests.races.conftest import Ground
 
@@ -280,10 +294,9 @@ async def test_an_owe_still_open_during_the_raise_is_not_hidden(ground: Ground) 
     owing, claiming = await ground.connect(), await ground.connect()
     owe = owing.transaction()
     await owe.start()
-    from mainspring.spine.effects import NewEffect
-    from mainspring.stores.postgres.rows import effect_columns
-
-    await owing.fetch(SQL["owe"], *effect_columns([(ground.tenant, NewEffect("work", key="b"))], [new_id()]))
+    await owing.fetch(
+        SQL["owe"], *effect_columns([(ground.tenant, NewEffect("work", key="b"))], [new_id()]), True
+    )
     async with claiming.transaction():
         found = await claiming.fetch(SQL["claim"], "w", ["work"], [60.0], 10, ground.tenant, 2)
         # the row is locked by the open owe: the raise leaves it early, and does not wait
@@ -293,6 +306,33 @@ async def test_an_owe_still_open_during_the_raise_is_not_hidden(ground: Ground) 
 
     assert not await _next_due_is_late(ground)
     assert [effect.key for effect in await ground.claim("w")] == ["b"]
+
+
+async def test_an_open_owe_delays_nobody_else(ground: Ground) -> None:
+    """Whoever holds a tenant's due row holds up every drain: an owe takes it at the very end, not when it is called."""
+    spine: Spine[object] = Spine(ground.store)  # type: ignore[arg-type]
+
+    @spine.owes("it.happened")
+    def work(event: Event) -> Owes:
+        return Owes(NewEffect("work", key=f"drained {event.seq}"))
+
+    other = new_id()
+    await spine.create_tenant(other, "two")
+    conn = await ground.connect()
+    async with spine.transaction(conn, ground.tenant) as tx:
+        await tx.owe(NewEffect("work", key="open"))
+        for tenant in (ground.tenant, other):
+            await asyncio.create_task(append(spine, tenant), context=Context())
+        drained = await asyncio.create_task(asyncio.wait_for(spine.drain.run_once(), 3), context=Context())
+
+    assert drained.owed == 2
+    assert not await _next_due_is_late(ground)
+    assert len(await ground.claim("w")) == 3
+
+
+async def append(spine: Spine[object], tenant: UUID) -> None:
+    async with spine.open(tenant) as tx:
+        tx.append(NewEvent("it.happened"))
 
 
 async def test_a_retry_makes_its_tenant_due_again(ground: Ground) -> None:

@@ -242,7 +242,7 @@ class Spine(Generic[H]):
             self._drain_loop.poke()
             for listener in self._listeners:
                 listener(tx.tenant, tx.appended_kinds)
-        if tx.owed_count:
+        if tx.has_owed:
             self._worker_loop.poke()
 
     # running ------------------------------------------------------------------------------------------------

@@ -157,11 +157,14 @@ class Outbox(Protocol[H_contra]):
     async def owe(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
         """Insert the effects that no row stands for yet, and answer for each in the order given.
 
-        Raises Misuse when a row stands under the same (tenant, kind, key) with another payload.
+        `make_due` comes before the commit. Raises Misuse when a row stands under the same key with another payload.
         """
 
+    async def make_due(self, tx: H_contra, owed: Sequence[tuple[UUID, UUID]]) -> None:
+        """Let claims find these (tenant, effect) rows; among a transaction's last statements, since drains wait for it."""
+
     async def owe_drained(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
-        """Insert, in (tenant, kind, key) order, those that no row stands for yet; return how many."""
+        """Insert, in (tenant, kind, key) order, those that no row stands for yet, and make them due; return how many."""
 
     async def claim(self, request: ClaimRequest) -> list[Effect]:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""

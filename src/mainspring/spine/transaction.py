@@ -26,7 +26,7 @@ class Transaction(Generic[H]):
         self._closed = False
         self.handle = handle
         self.tenant = tenant
-        self.owed_count = 0
+        self._owed: list[tuple[UUID, UUID]] = []
         self.appended: tuple[int, ...] = ()
 
     def append(self, event: NewEvent, *, stamp: Callable[[int], Awaitable[None]] | None = None) -> None:
@@ -43,7 +43,8 @@ class Transaction(Generic[H]):
         if self._closed:
             raise Misuse("this transaction has written its events already")
         [owed] = await self._store.owe(self.handle, [(self.tenant, effect)])
-        self.owed_count += isinstance(owed, Owed)
+        if isinstance(owed, Owed):
+            self._owed.append((self.tenant, owed.id))
         return owed
 
     async def write_events(self) -> None:
@@ -51,6 +52,8 @@ class Transaction(Generic[H]):
         if self._closed:
             raise Misuse("this transaction has written its events already")
         self._closed = True
+        if self._owed:
+            await self._store.make_due(self.handle, self._owed)
         if self._pending:
             self.appended = await self._store.append(
                 self.handle, self.tenant, [event for event, _ in self._pending]
@@ -59,6 +62,11 @@ class Transaction(Generic[H]):
                 if stamp is not None:
                     await stamp(seq)
             reach(FaultPoint.APPEND_BEFORE_COMMIT)
+
+    @property
+    def has_owed(self) -> bool:
+        """Whether this transaction has owed an effect that was not owed before."""
+        return bool(self._owed)
 
     @property
     def appended_kinds(self) -> tuple[str, ...]:

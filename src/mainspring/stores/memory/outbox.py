@@ -79,6 +79,9 @@ class MemoryOutbox:
             for answer in answers
         ]
 
+    async def make_due(self, tx: MemoryTransaction, owed: Sequence[tuple[UUID, UUID]]) -> None:
+        """Claims look at the rows themselves here."""
+
     async def owe_drained(self, tx: MemoryTransaction, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert those that no row stands for yet; return how many."""
         with tx.statement() as now:

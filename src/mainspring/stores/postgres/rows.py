@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from mainspring.ids import new_id
-from mainspring.spine.effects import Attempt, Effect, EffectRow, EffectState, NewEffect, Settlement
+from mainspring.spine.effects import Attempt, Effect, EffectRow, EffectState, Move, NewEffect, Settlement
 from mainspring.spine.errors import BadData
 from mainspring.spine.events import Event, NewEvent, Trust
 
@@ -129,6 +129,11 @@ def effect_row_of(row: Row) -> EffectRow:
 def attempt_of(row: Row) -> Attempt:
     """Return an attempt row as a value."""
     return Attempt(**{name: row[name] for name in Attempt.__dataclass_fields__})
+
+
+def simply_done(settlement: Settlement) -> bool:
+    """Tell whether there is nothing to write but that it succeeded."""
+    return settlement.plain and settlement.move is Move.FINISH and settlement.outcome == "done"
 
 
 def claim_columns(settlements: Sequence[Settlement]) -> list[list[Any]]:

@@ -31,6 +31,7 @@ from mainspring.stores.postgres import rows
 SQL = Queries("mainspring.stores.postgres.sql")
 
 _LOWEST = UUID(int=0)
+_NOW, _LATER = True, False  # when what is owed becomes due: at once, or by make_due
 
 
 class PostgresStore:
@@ -128,7 +129,9 @@ class PostgresStore:
     async def owe(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
         """Insert the effects that no row stands for yet; raise Misuse for another payload under the same key."""
         ids = [new_id() for _ in effects]
-        inserted = {row["id"] for row in await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids))}
+        inserted = {
+            row["id"] for row in await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids), _LATER)
+        }
         self._count_owed(effect for (_, effect), id_ in zip(effects, ids, strict=True) if id_ in inserted)
         if len(inserted) == len(effects):
             return [Owed(id_) for id_ in ids]
@@ -158,9 +161,14 @@ class PostgresStore:
             row["n"] - 1: (AlreadyOwed(row["id"], EffectState(row["state"])), row["same"]) for row in found
         }
 
+    async def make_due(self, tx: Scope, owed: Sequence[tuple[UUID, UUID]]) -> None:
+        """Let claims find what was owed; they look nowhere else."""
+        await tx.execute(SQL["make_due"], [tenant for tenant, _ in owed], [effect for _, effect in owed])
+
     async def owe_drained(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert those that no row stands for yet; return how many."""
-        inserted = await tx.fetch(SQL["owe"], *rows.effect_columns(effects, [new_id() for _ in effects]))
+        ids = [new_id() for _ in effects]
+        inserted = await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids), _NOW)
         for kind, n in Counter(row["kind"] for row in inserted).items():
             telemetry.effects_owed_inserted.labels(kind).inc(n)
         return len(inserted)
@@ -217,12 +225,13 @@ class PostgresStore:
         """Write the finishing states, each only if its claim is still the row's last."""
         if any(settlement.claim_id is None for settlement in settlements):
             raise Misuse("a settlement carries the claim it settles")
-        if all(settlement.plain and settlement.outcome == "done" for settlement in settlements):
+        if all(rows.simply_done(settlement) for settlement in settlements):
             written = await tx.fetch(SQL["settle_done"], *rows.claim_columns(settlements))
         else:
             written = await tx.fetch(SQL["settle"], *rows.settlement_columns(settlements))
-        accepted = frozenset(row["id"] for row in written)
-        refused = frozenset(settlement.id for settlement in settlements) - accepted
+        given = frozenset(settlement.id for settlement in settlements)
+        accepted = given if len(written) == len(given) else frozenset(row["id"] for row in written)
+        refused = given - accepted
         telemetry.settles_refused.inc(len(refused))
         return Settled(accepted=accepted, refused=refused)
 

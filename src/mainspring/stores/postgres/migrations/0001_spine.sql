@@ -43,6 +43,8 @@ create table mainspring.events (
     primary key (tenant_id, seq)
 );
 create index events_subject on mainspring.events (tenant_id, subject, seq);
+create index events_kind on mainspring.events (tenant_id, kind, seq);
+create index events_cause on mainspring.events (tenant_id, cause_seq) where cause_seq is not null;
 
 create table mainspring.effects (
     tenant_id        uuid not null,
@@ -82,12 +84,12 @@ create table mainspring.effects (
     constraint effects_settled check ((state in ('done', 'dropped', 'dead', 'discarded')) = (settled_at is not null))
 ) with (fillfactor = 70);
 -- live rows alone are indexed for claims: finished ones may number millions without slowing them
-create index effects_due on mainspring.effects (tenant_id, not_before, id)
-    where state = 'pending' and family = 'executed';
+create index effects_due on mainspring.effects (tenant_id, family, not_before, id) where state = 'pending';
 create index effects_alone on mainspring.effects (not_before) where state = 'pending' and family = 'executed' and crashes >= 2;
 create index effects_leased on mainspring.effects (lease_until) where state = 'claimed';
 create index effects_dead on mainspring.effects (tenant_id, settled_at, id) where state = 'dead';
 create index effects_final on mainspring.effects (settled_at) where state in ('done', 'dropped', 'discarded');
+create index effects_rule on mainspring.effects (tenant_id, rule_id, id) where rule_id is not null;
 create index effects_event on mainspring.effects (tenant_id, event_seq) where event_seq is not null;
 
 create table mainspring.effect_attempts (

@@ -1,5 +1,6 @@
 -- name: owe
--- A row that stands already is left as it is; the new ones make their tenants due in the same statement.
+-- A row that stands already is left as it is. With $14 the new ones make their tenants due in the same statement; without,
+-- that is left to make_due at the transaction's end, since whoever holds a tenant's due row holds up every drain.
 -- Rows come in (tenant, kind, key) order: two drains that meet wait for each other, and never in a ring.
 with given as (
     select g.*
@@ -19,11 +20,23 @@ with given as (
     returning tenant_id, id, kind, family, not_before
 ), bumped as (
     insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
-    select tenant_id, family, min(not_before), 1 from owed group by tenant_id, family order by tenant_id, family
+    select tenant_id, family, min(not_before), 1 from owed where $14::boolean
+    group by tenant_id, family order by tenant_id, family
     on conflict (tenant_id, family) do update
         set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
 )
 select id, kind from owed;
+
+-- name: make_due
+insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
+select e.tenant_id, e.family, min(e.not_before), 1
+from unnest($1::uuid[], $2::uuid[]) as g (tenant_id, id)
+join mainspring.effects e on e.tenant_id = g.tenant_id and e.id = g.id
+where e.state = 'pending'
+group by e.tenant_id, e.family
+order by e.tenant_id, e.family
+on conflict (tenant_id, family) do update
+    set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1;
 
 -- name: standing
 -- Payloads are compared as jsonb: by what they mean, not by how they were written.
