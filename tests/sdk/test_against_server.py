@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,12 @@ def test_the_program_of_a_killed_runner_dies_with_it(server: DevServer, agent: s
     assert is_running(pid)
     runner.send_signal(signal.SIGKILL)
     wait_until(lambda: not is_running(pid), f"the end of process {pid}")
+    # the token that it made for itself is left behind, and ends by itself
+    tokens = server.call("GET", "/tokens?limit=200")["data"]
+    [left] = [token for token in tokens if token["agents"] == [agent]]
+    assert datetime.fromisoformat(left["expires_at"]) - datetime.fromisoformat(
+        left["created_at"]
+    ) <= timedelta(days=1, seconds=1)
 
 
 BLOCKS = """

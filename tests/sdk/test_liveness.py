@@ -34,7 +34,8 @@ class Kept:
     def __init__(self, wire: WireServer) -> None:
         self.now = 0.0
         self.news: list[tuple[str | None, News]] = []
-        self.liveness = Liveness(Profile(wire.url, "t", "test"), self._told, clock=lambda: self.now)
+        self.profile = Profile(wire.url, "t", "test")
+        self.liveness = Liveness(lambda: self.profile, self._told, clock=lambda: self.now)
 
     def _told(self, claim_id: str | None, news: News) -> None:
         self.news.append((claim_id, news))
@@ -58,6 +59,14 @@ def test_a_claim_is_renewed_every_third_of_its_lease(kept: Kept, wire: WireServe
         kept.at(seconds)
     assert [asked.body for asked in wire.of("heartbeat")] == [{"claim_id": "c"}] * 2
     assert kept.news == []
+
+
+def test_a_replaced_token_is_the_next_beats(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    kept.at(20)
+    kept.profile = Profile(wire.url, "fresh", "test")
+    kept.at(40)
+    assert [asked.headers["authorization"] for asked in wire.of("heartbeat")] == ["Bearer t", "Bearer fresh"]
 
 
 def test_a_released_claim_is_not(kept: Kept, wire: WireServer) -> None:
@@ -120,7 +129,7 @@ def test_an_error_of_its_own_is_told_and_not_died_of_in_silence(wire: WireServer
     def clock() -> float:
         raise broken
 
-    liveness = Liveness(Profile(wire.url, "t", "test"), lambda _, one: news.append(one), clock=clock)
+    liveness = Liveness(lambda: Profile(wire.url, "t", "test"), lambda _, one: news.append(one), clock=clock)
     liveness.start()
     assert liveness._thread is not None
     liveness._thread.join(20)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from mainspring.sdk import Client, Conflict, MainspringError, NotAuthorized, Run, Runner, Unreachable
+from mainspring.sdk.execution import Agent
+from mainspring.sdk.introduction import introduced
 from mainspring.sdk.spool import Spool, Spooled
 from tests.sdk.conftest import AtWork, no_thread_is_left, seen
 from tests.sdk.wire_server import CLAIM_LOST, CUT, Says, WireServer, a_run, problem
@@ -582,9 +584,74 @@ async def test_a_persons_token_makes_the_agents_that_are_missing_and_a_token_for
     async with AtWork(runner):
         await seen(wire.wait_asked, "claim", 2)
     assert [asked.body for asked in wire.of("agents")] == [{"handle": "new", "slots": 3}]
-    assert [asked.body for asked in wire.of("tokens")] == [{"kind": "runner", "agents": ["known", "new"]}]
+    assert [asked.body for asked in wire.of("tokens")] == [
+        {"kind": "runner", "agents": ["known", "new"], "expires_in_seconds": 86_400.0}
+    ]
     assert {asked.headers["authorization"] for asked in wire.of("claim")} == {"Bearer ms_runner_fresh"}
     assert [asked.path for asked in wire.of("revoke")] == ["/tokens/t1/revoke"]
+
+
+def makes_tokens(wire: WireServer) -> None:
+    """Whoever asks is an operator, and gets a token with a number each time."""
+    wire.always("whoami", Says(body={"token_kind": "user", "handle": "ada", "role": "operator"}))
+    wire.always("coder", Says(body={"handle": "coder"}))
+    wire.script(
+        "tokens", *(Says(201, {"token": {"id": f"t{n}"}, "secret": f"ms_runner_{n}"}) for n in range(1000))
+    )
+    wire.always("revoke", Says())
+
+
+async def test_a_token_made_for_a_runner_is_replaced_before_it_ends_and_a_killed_ones_ends_by_itself(
+    wire: WireServer,
+) -> None:
+    makes_tokens(wire)
+    agents = [Agent("coder", 1, 60, _never)]
+    async with Client(wire.url, "ms_user_ada") as person:
+        async with introduced(person, agents, lifetime_seconds=0.1) as client:
+            first = client.profile.token
+            await seen(wire.wait_asked, "tokens", 3)
+            await client.get("/whoami")
+            sent = wire.asked[-1].headers["authorization"]
+        assert first == "ms_runner_0"
+        assert sent not in (f"Bearer {first}", "Bearer ms_user_ada")
+    assert {asked.body["expires_in_seconds"] for asked in wire.of("tokens")} == {0.1}
+    assert {asked.headers["authorization"] for asked in wire.of("tokens")} == {"Bearer ms_user_ada"}
+    [revoked] = wire.of("revoke")
+    assert revoked.path == f"/tokens/t{len(wire.of('tokens')) - 1}/revoke"
+
+
+async def test_a_runner_that_slept_longer_than_its_token_lives_makes_another(
+    runner: Runner, wire: WireServer
+) -> None:
+    makes_tokens(wire)
+    wire.script("claim", problem(401, "unauthorized"))
+
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        return "did it"
+
+    assert (await finish_one(runner, wire))["result"] == "did it"
+    assert [asked.headers["authorization"] for asked in wire.of("claim")[:2]] == [
+        "Bearer ms_runner_0",
+        "Bearer ms_runner_1",
+    ]
+    assert {asked.headers["authorization"] for asked in wire.of("complete")} == {"Bearer ms_runner_1"}
+    assert len(wire.of("tokens")) == 2
+
+
+async def test_a_token_that_is_refused_though_it_is_fresh_ends_the_runner(
+    runner: Runner, wire: WireServer
+) -> None:
+    makes_tokens(wire)
+    wire.always("claim", problem(401, "unauthorized"))
+    runner.command("coder", ["true"])
+    with pytest.raises(NotAuthorized):
+        await runner.serve()
+    assert len(wire.of("tokens")) == 2
+
+
+async def _never(run: Run) -> str:
+    raise AssertionError("nothing is claimed here")
 
 
 async def test_a_token_that_may_not_make_one_says_what_to_ask_for(runner: Runner, wire: WireServer) -> None:

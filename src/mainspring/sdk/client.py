@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ import httpx
 
 from mainspring.sdk import profile as profiles
 from mainspring.sdk.backoff import delay_seconds
-from mainspring.sdk.errors import Unreachable
+from mainspring.sdk.errors import NotAuthorized, Unreachable
 from mainspring.sdk.wire import API, read_answer
 
 _log = logging.getLogger("mainspring.sdk")
@@ -26,6 +27,7 @@ _log = logging.getLogger("mainspring.sdk")
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
+UNAUTHORIZED = 401
 FOR_EVER = float("inf")
 
 
@@ -42,9 +44,11 @@ class Client:
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         http: httpx.AsyncClient | None = None,
+        renew: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.profile = profiles.find(url, token)
         self.patience_seconds = patience_seconds
+        self._renew = renew
         self._owns_http = http is None
         # No bound on connections: a runner's long polls hold some, and a complete must not wait for one of them.
         self._http = http or httpx.AsyncClient(
@@ -67,9 +71,24 @@ class Client:
         if self._owns_http:
             await self._http.aclose()
 
-    def acting_as(self, token: str, *, patience_seconds: float) -> Client:
-        """Return a client with another token on the same connections."""
-        return Client(self.profile.url, token, patience_seconds=patience_seconds, http=self._http)
+    def acting_as(
+        self,
+        token: str,
+        *,
+        patience_seconds: float,
+        renew: Callable[[str], Awaitable[None]] | None = None,
+    ) -> Client:
+        """Return a client with another token on the same connections.
+
+        `renew` is called with a token that is not valid any more: it replaces it, or raises.
+        """
+        return Client(
+            self.profile.url, token, patience_seconds=patience_seconds, http=self._http, renew=renew
+        )
+
+    def replace_token(self, token: str) -> None:
+        """Send another token from the next request on."""
+        self.profile = replace(self.profile, token=token)
 
     async def get(self, path: str, **params: Any) -> dict[str, Any]:
         """Ask `path` below /api/v1. Raises NotFound, NotAuthorized, Refused or Unreachable."""
@@ -124,7 +143,7 @@ class Client:
         failures = 0
         while True:
             try:
-                answer = await self._once(method, path, body, params, headers, answer_seconds)
+                answer = await self._known(method, path, body, params, headers, answer_seconds)
             except Unreachable as error:
                 failures += 1
                 wait = delay_seconds(failures, random.random(), at_least=error.retry_after_seconds)  # noqa: S311
@@ -137,6 +156,17 @@ class Client:
                 if failures:
                     _log.info("%s %s: answered after %d failures", method, path, failures)
                 return answer
+
+    async def _known(self, *asked: Any) -> dict[str, Any]:
+        """Send one request; once more with a renewed token, if ours is not valid any more."""
+        token = self.profile.token
+        try:
+            return await self._once(*asked)
+        except NotAuthorized as refused:
+            if refused.status != UNAUTHORIZED or self._renew is None:
+                raise
+            await self._renew(token)
+        return await self._once(*asked)
 
     async def _once(
         self,

@@ -2,12 +2,13 @@
 
 Takes whatever token was found; leaves a client that the runner protocol accepts. Only runner tokens claim runs, since
 they name their agents; so that a newcomer's own token is enough to start the first agent, an operator's makes what is
-missing: the agents that the server does not know yet, and a runner's token that is revoked when the runner ends. If the
-runner dies before that, the token stays valid, but nobody has its secret any more.
+missing: the agents that the server does not know yet, and a runner's token. That one is good for a day and replaced
+after half of it, so that what a killed runner leaves behind ends by itself; it is revoked when the runner ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,20 +20,23 @@ from mainspring.sdk.execution import Agent
 _log = logging.getLogger("mainspring.sdk")
 
 GOODBYE_SECONDS = 2.0
+LIFETIME_SECONDS = 86_400.0
 
 
 @asynccontextmanager
-async def introduced(client: Client, agents: Sequence[Agent]) -> AsyncIterator[Client]:
+async def introduced(
+    client: Client, agents: Sequence[Agent], *, lifetime_seconds: float = LIFETIME_SECONDS
+) -> AsyncIterator[Client]:
     """Yield a client with a runner's token for these agents. Raises NotAuthorized if the token found cannot make one."""
     who = await client.get("/whoami")
     if who.get("token_kind") == "runner":
         yield client
         return
+    made = _Made(client, [agent.handle for agent in agents], lifetime_seconds)
     try:
         for agent in agents:
             await _make_known(client, agent)
-        body = {"kind": "runner", "agents": [agent.handle for agent in agents]}
-        made = await client.post("/tokens", body)
+        runner = await made.first()
     except NotAuthorized as refused:
         names = " ".join(f"--agent {agent.handle}" for agent in agents)
         raise NotAuthorized(
@@ -44,14 +48,69 @@ async def introduced(client: Client, agents: Sequence[Agent]) -> AsyncIterator[C
             },
         ) from refused
     _log.info("a token for this runner was made with the one of %s", who.get("handle"))
+    keeping = asyncio.create_task(made.keep(), name="keep the runner's token fresh")
     try:
-        yield client.acting_as(made["secret"], patience_seconds=client.patience_seconds)
+        yield runner
     finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await made.revoke()
+
+
+class _Made:
+    """The runner's token that a person's made, and the one that replaces it in time.
+
+    The one before is not revoked at once, since a poll may still be under way with it: it ends by itself.
+    """
+
+    def __init__(self, person: Client, handles: Sequence[str], lifetime_seconds: float) -> None:
+        self._person = person
+        self._handles = handles
+        self._lifetime_seconds = lifetime_seconds
+        self._turn = asyncio.Lock()
+        self._runner = person
+        self._id = ""
+
+    async def first(self) -> Client:
+        """Make the first, and return the client that uses it."""
+        self._runner = self._person.acting_as(
+            await self._mint(), patience_seconds=self._person.patience_seconds, renew=self.renew
+        )
+        return self._runner
+
+    async def renew(self, worn: str) -> None:
+        """Replace a token, unless that has happened already. Raises NotAuthorized when the person's may make none any more."""
+        async with self._turn:
+            if self._runner.profile.token == worn:
+                self._runner.replace_token(await self._mint())
+
+    async def keep(self) -> None:
+        """Replace the token after half its life, again and again."""
+        while True:
+            await asyncio.sleep(self._lifetime_seconds / 2)
+            try:
+                await self.renew(self._runner.profile.token)
+            except MainspringError as error:
+                _log.warning("this runner's token could not be replaced, and ends soon: %s", error)
+
+    async def revoke(self) -> None:
+        """Make the last one worthless."""
         try:
-            revoke = f"/tokens/{made['token']['id']}/revoke"
-            await client.call("POST", revoke, body={}, patience_seconds=GOODBYE_SECONDS)
+            revoke = f"/tokens/{self._id}/revoke"
+            await self._person.call("POST", revoke, body={}, patience_seconds=GOODBYE_SECONDS)
         except MainspringError as error:
-            _log.warning("the token made for this runner was not revoked: %s", error)
+            _log.warning("the token made for this runner was not revoked, and ends by itself: %s", error)
+
+    async def _mint(self) -> str:
+        body = {
+            "kind": "runner",
+            "agents": list(self._handles),
+            "expires_in_seconds": self._lifetime_seconds,
+        }
+        made = await self._person.post("/tokens", body)
+        self._id = made["token"]["id"]
+        secret: str = made["secret"]
+        return secret
 
 
 async def _make_known(client: Client, agent: Agent) -> None:

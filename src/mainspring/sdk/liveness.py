@@ -67,16 +67,18 @@ class _Held:
 class Liveness:
     """The thread and the claims it holds. `tell` is called in the thread."""
 
-    def __init__(self, profile: Profile, tell: Tell, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, profile: Callable[[], Profile], tell: Tell, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`profile` is asked before each beat: its token may have been replaced."""
+        self._profile = profile
         self._tell = tell
         self._clock = clock
         self._held: dict[str, _Held] = {}
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._http = httpx.Client(
-            base_url=profile.url + API, headers={"authorization": f"Bearer {profile.token}"}, timeout=10.0
-        )
+        self._http = httpx.Client(timeout=10.0)
 
     def start(self) -> None:
         """Start the thread."""
@@ -168,8 +170,10 @@ class Liveness:
         path, body = heartbeat_request(claimed.run_id, claimed.claim_id)
         # No answer within a beat is no answer: the next claim's beat must not wait longer behind this one.
         timeout = max(1.0, min(10.0, claimed.heartbeat_seconds))
+        profile = self._profile()
+        headers = {"authorization": f"Bearer {profile.token}"}
         try:
-            answer = self._http.post(path, json=body, timeout=timeout)
+            answer = self._http.post(profile.url + API + path, json=body, headers=headers, timeout=timeout)
         except httpx.TransportError as error:
             raise Unreachable(f"{type(error).__name__} {error}".rstrip()) from error
         return beat(read_answer(answer.status_code, answer.content, answer.headers))

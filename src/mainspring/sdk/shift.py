@@ -53,7 +53,7 @@ class Shift:
         self._patience_seconds = patience_seconds
         self._identity = Identity(name, str(uuid.uuid4()), sum(agent.slots for agent in agents))
         self._loop = asyncio.get_running_loop()
-        self._liveness = Liveness(client.profile, self._tell)
+        self._liveness = Liveness(lambda: client.profile, self._tell)
         self._executions: dict[str, Execution] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._drain_asked: asyncio.Future[None] = self._loop.create_future()
