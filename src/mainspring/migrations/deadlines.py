@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 # shifted by age(): everything that a predicate compares with the clock
 DEADLINES: Mapping[str, tuple[str, ...]] = {
-    "runs": ("lease_until", "not_before"),
+    "runs": ("lease_until", "not_before", "queued_until"),
     "runners": ("last_seen_at",),
     "tokens": ("expires_at", "revoked_at"),
+    "firings": ("fired_at", "kept_until"),
 }
 # only told to people: shifting them would change no decision
 RECORDS: Mapping[str, tuple[str, ...]] = {
@@ -17,7 +18,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "runners": ("created_at",),
     "boards": ("created_at",),
     "cards": ("created_at", "updated_at", "deleted_at"),
-    "rules": ("created_at", "deleted_at"),
+    "rules": ("created_at", "deleted_at", "paused_at"),
     "rule_versions": ("created_at",),
     "runs": ("created_at", "started_at", "ended_at"),
     "run_attempts": ("started_at", "ended_at"),
