@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from mainspring.agents.build import AgentsRoom, build
 from mainspring.agents.model import Completion, NewRun, RunPolicy
@@ -242,12 +243,26 @@ class Served:
         self.closing.set()
 
 
-@pytest.fixture
-async def served(home: Home) -> AsyncIterator[Served]:
-    """The room's part of a server on a real socket."""
+@pytest.fixture(scope="session")
+def whole_app(home: Home) -> FastAPI:
+    """The room's part of a server. One for all: the framework describes every route anew for each app that it makes."""
     room = home.room
-    services = SimpleNamespace(agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens)
-    app = create_app(services)  # type: ignore[arg-type]
+    services = SimpleNamespace(
+        db=home.db, agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens
+    )
+    return create_app(services)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def app(whole_app: FastAPI) -> FastAPI:
+    """The same, not closing yet."""
+    whole_app.state.closing = asyncio.Event()
+    return whole_app
+
+
+@pytest.fixture
+async def served(app: FastAPI) -> AsyncIterator[Served]:
+    """The app on a real socket."""
     server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from mainspring.ids import new_id
-from mainspring.server.app import create_app
 
 API = "http://test/api/v1"
 
@@ -44,14 +42,9 @@ class Api:
 
 
 @pytest.fixture
-async def api(home, place) -> AsyncIterator[Api]:
+async def api(app, place) -> AsyncIterator[Api]:
     """The API as the tenant's operator."""
-    room = home.room
-    services = SimpleNamespace(
-        db=home.db, agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens
-    )
-    _, secret = await room.tokens.create(place.admin, kind="user", role="operator")
-    app = create_app(services)
+    _, secret = await place.room.tokens.create(place.admin, kind="user", role="operator")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=API) as client:
         yield Api(client, place, secret)
 

@@ -20,7 +20,7 @@ import httpx
 from mainspring.sdk import profile as profiles
 from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.errors import NotAuthorized, Unreachable
-from mainspring.sdk.wire import API, read_answer
+from mainspring.sdk.wire import API, read_answer, tls
 
 _log = logging.getLogger("mainspring.sdk")
 
@@ -52,7 +52,7 @@ class Client:
         self._owns_http = http is None
         # No bound on connections: a runner's long polls hold some, and a complete must not wait for one of them.
         self._http = http or httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20)
+            verify=tls(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=20)
         )
 
     def __repr__(self) -> str:

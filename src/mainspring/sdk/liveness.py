@@ -21,7 +21,7 @@ from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.errors import ClaimLost, Refused, Unreachable
 from mainspring.sdk.profile import Profile
 from mainspring.sdk.protocol import Beat, Claimed, beat, heartbeat_request
-from mainspring.sdk.wire import API, read_answer
+from mainspring.sdk.wire import API, read_answer, tls
 
 _log = logging.getLogger("mainspring.sdk")
 
@@ -78,7 +78,7 @@ class Liveness:
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._http = httpx.Client(timeout=10.0)
+        self._http = httpx.Client(verify=tls(), timeout=10.0)
 
     def start(self) -> None:
         """Start the thread."""

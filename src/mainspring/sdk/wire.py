@@ -1,18 +1,28 @@
-"""The protocol's JSON, read once at the edge: an answer becomes a value, or one of `errors`.
+"""What is said on the wire: whom we trust there; and the protocol's JSON, read once at the edge, as a value or one of `errors`.
 
 Reading is lenient: a field that is not known here is left alone, so that a newer server can talk to an older SDK.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import ssl
 from collections.abc import Mapping
 from typing import Any
+
+import httpx
 
 from mainspring.sdk.errors import Unreachable, refusal
 
 API = "/api/v1"
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """Return what connections trust, read once for all: it takes longer than anything else that a client needs."""
+    return httpx.create_ssl_context()
 
 
 def read_answer(status: int, content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
