@@ -1,14 +1,18 @@
 """Named places where a test may kill, stop or fail this process; no-ops unless armed.
 
-Arm one with `MAINSPRING_FAULT=point[:nth][:kill|stop|raise]`, or with `arm()`; it goes off once, at the nth time it is reached.
+Arm one with `arm("point[:nth][:kill|stop|raise]")`; it goes off once, at the nth time it is reached. A server process also arms what
+MAINSPRING_FAULT names, separated by commas. No other process does: the one that keeps servers running must outlive them.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+VARIABLE = "MAINSPRING_FAULT"
 
 
 class FaultPoint(StrEnum):
@@ -78,6 +82,14 @@ def arm(spec: str) -> None:
     _armed.append(_Armed(point, nth, action))
 
 
+def named_by(environ: Mapping[str, str]) -> list[str]:
+    """Return what MAINSPRING_FAULT asks to arm; raise ValueError, naming the known points, when one is none."""
+    specs = [spec for spec in environ.get(VARIABLE, "").split(",") if spec]
+    for spec in specs:
+        parse(spec)
+    return specs
+
+
 def disarm() -> None:
     """Forget every armed point."""
     _armed.clear()
@@ -103,7 +115,3 @@ def _go_off(armed: _Armed) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         case FaultAction.RAISE:
             raise FaultRaised(armed.point)
-
-
-for _spec in filter(None, os.environ.get("MAINSPRING_FAULT", "").split(",")):
-    arm(_spec)

@@ -111,6 +111,17 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
+def call(told: dict, method: str, path: str, body: dict) -> int:
+    where = urlsplit(told["url"])
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=DEADLINE_SECONDS)
+    headers = {"Authorization": f"Bearer {told['token']}", "Content-Type": "application/json"}
+    try:
+        connection.request(method, path, json.dumps(body), headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 def status(url: str, path: str, token: str = "") -> int:
     connection = http.client.HTTPConnection(
         urlsplit(url).hostname, urlsplit(url).port, timeout=DEADLINE_SECONDS
@@ -173,6 +184,17 @@ def test_a_killed_server_is_back_by_itself_on_the_same_address(start):
     assert dev.introduction()["processes"]["server-1"] != told["processes"]["server-1"]
     os.kill(dev.introduction()["processes"]["postgres"], signal.SIGKILL)
     dev.until("postgres: ready again")
+
+
+def test_an_armed_fault_kills_a_server_and_not_the_one_that_starts_it_again(start):
+    dev = start(MAINSPRING_FAULT="append.before_commit")  # making the demo board and its cards appends, too
+    dev.until("stop      Ctrl-C")
+    told = dev.introduction()
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        call(told, "POST", "/api/v1/cards", {"board": "DEMO", "title": "x"})
+    dev.until("server: killed by SIGKILL")
+    dev.until("server: ready again")
+    assert call(told, "POST", "/api/v1/cards", {"board": "DEMO", "title": "x"}) == 201
 
 
 def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_has_the_same_address_and_token(start):
@@ -266,8 +288,9 @@ def test_ephemeral_keeps_nothing(start, folder):
     assert not (folder / ".mainspring").exists()
 
 
-def test_a_mistaken_setting_is_refused_before_anything_starts(folder, start):
-    dev = start(MAINSPRING_PRT="1")
+@pytest.mark.parametrize("variable", ["MAINSPRING_PRT", "MAINSPRING_FAULT"])
+def test_a_mistaken_setting_is_refused_before_anything_starts(folder, start, variable):
+    dev = start(**{variable: "1"})
     assert dev.end() == 2
-    assert "MAINSPRING_PRT" in dev.said
+    assert variable in dev.said
     assert not (folder / ".mainspring").exists()

@@ -44,11 +44,12 @@ def dev(
     processes
         How many server processes, on ports in a row, sharing the database.
     """
-    from mainspring.cli import devserver
+    from mainspring.cli import devserver, server
     from mainspring.cli.database import SqlToRun
 
     if not 1 <= processes <= _MOST_PROCESSES:
         raise CliError(f"--processes must be 1 to {_MOST_PROCESSES}", code=ExitCode.USAGE)
+    server.faults()  # refused here, and not by every child again and again
     options = devserver.Options(
         state=_state_path(),
         ephemeral=ephemeral,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,8 +24,12 @@ _Url = Annotated[str | None, Parameter(help="Instead of MAINSPRING_DATABASE_URL.
 @app.command
 def run() -> int:
     """Run one server process with the settings of MAINSPRING_* and mainspring.toml, until SIGTERM or Ctrl-C."""
+    from mainspring import faultpoints
+
     settings = _settings()
     _needs_database(settings)
+    for spec in faults():
+        faultpoints.arm(spec)
     from mainspring.server.main import run as serve
 
     return int(serve(settings) or ExitCode.OK)
@@ -140,6 +145,16 @@ def _settings(**given: object) -> Settings:
         return config.load(**given)
     except config.ConfigError as error:
         raise CliError(f"the settings cannot be used:\n{error}", code=ExitCode.USAGE) from error
+
+
+def faults() -> list[str]:
+    """Return the fault points that MAINSPRING_FAULT names. Raises CliError when one is none."""
+    from mainspring import faultpoints
+
+    try:
+        return faultpoints.named_by(os.environ)
+    except ValueError as error:
+        raise CliError(f"{faultpoints.VARIABLE}: {error}", code=ExitCode.USAGE) from error
 
 
 def _needs_database(settings: Settings) -> str:
