@@ -94,6 +94,11 @@ async def test_tokens_from_the_command_line(cli, place, tmp_path, monkeypatch):
     before = len(await place.room.tokens.list_tokens(place.tenant))
     assert (await cli("token", "create", "--to", str(tmp_path / "no" / "where")))[0] == 1
     assert len(await place.room.tokens.list_tokens(place.tenant)) == before
+    for path in (kept, tmp_path / "refused.token"):
+        refused = await cli("token", "create", "--kind", "runner", "--agent", "nobody", "--to", str(path))
+        assert refused[0] == 3
+    assert [path.name for path in tmp_path.glob("*token*")] == ["runner.token"], "no file without a token"
+    assert kept.read_text().strip() == runner
     code, out, _ = await cli("token", "list", "--json")
     [vera] = [row for row in map(json.loads, out.splitlines()) if row["account"] == "vera"]
     assert secret not in out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -66,9 +68,7 @@ def create(
     }
     body = {name: value for name, value in body.items() if value is not None}
     if to is not None:
-        with _private(
-            to
-        ) as file:  # before the token is made: it must not be made for a place that cannot keep it
+        with _private(to) as file:
             made = Client.here().post("tokens", body)
             file.write(made.pop("secret") + "\n")
         emit(made, json, lambda one: f"{one['token']['prefix']}…  written to {to}")
@@ -87,11 +87,23 @@ def revoke(token: str, *, json: Json = False) -> int:
     return ExitCode.OK
 
 
-def _private(path: Path) -> TextIO:
-    """Open a file that only its owner can read."""
+@contextmanager
+def _private(path: Path) -> Iterator[TextIO]:
+    """Open a file that only its owner can read, and put it in place when the block ends well; else what stood there stays.
+
+    It is opened before the block makes a token: none must be made for a place that cannot keep it.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise CliError(f"cannot keep a token in {path}: it is no file")
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        file = open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8")  # noqa: SIM115
-        os.fchmod(file.fileno(), 0o600)  # a file that was there may have been open to others
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise CliError(f"cannot keep a token in {path}: {error}") from error
-    return file
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
