@@ -10,7 +10,7 @@ from making.markdown import code, table
 
 OTHER_VARIABLES: Mapping[str, tuple[str, str]] = {
     "MAINSPRING_CONFIG": ("server", "the TOML file; `mainspring.toml` in the working folder by default"),
-    "MAINSPRING_FAULT": ("any process", "fault points to arm: `point[:nth][:kill|stop|raise]`, several with commas"),
+    "MAINSPRING_FAULT": ("server; `dev` passes it to their first start", "fault points to arm: `point[:nth][:kill|stop|raise]`, several with commas"),
     "MAINSPRING_PG_BINDIR": ("embedded", "a folder with PostgreSQL's programs, instead of those of the `embedded` extra"),
     "MAINSPRING_STATE": ("`dev`, commands", "the state folder, instead of `./.mainspring`"),
     "MAINSPRING_URL": ("commands, runners", "the server's address"),
@@ -63,5 +63,6 @@ Checked together: `floor_tick_seconds` is at most half of `lease_seconds_transac
 
 {table(["variable", "read by", "what it is"], others)}
 A client (a command, a runner, the SDK) finds its server in the first of: what the program passes; `MAINSPRING_URL` and
-`MAINSPRING_TOKEN`; the profile that `mainspring login` wrote; the running `mainspring dev` of this folder.
+`MAINSPRING_TOKEN`; the `mainspring dev` that runs in this folder; the profile that `mainspring login` wrote. `mainspring whoami`
+says which it was.
 """

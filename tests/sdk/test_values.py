@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 from pathlib import Path
 
@@ -156,7 +157,12 @@ def test_the_first_place_that_names_a_server_is_believed(tmp_path: Path) -> None
     assert profile.find(environ=home, folder=tmp_path).url == "http://dev"
     put(tmp_path / "config" / "mainspring" / "profile.json", "http://login", "l")
     assert profile.find(environ=home, folder=tmp_path).url == "http://login"
-    assert profile.find(environ=environment, folder=tmp_path).token == "e"
+    with (tmp_path / ".mainspring" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert profile.find(environ=home, folder=tmp_path).url == "http://dev", "the one that runs here"
+        assert profile.find(environ=home, folder=tmp_path / "else").url == "http://login"
+        assert profile.find(environ=environment, folder=tmp_path).token == "e"
+    assert profile.find(environ=home, folder=tmp_path).url == "http://login", "nobody stands behind it"
     assert profile.find("http://arg", "a", environ=environment, folder=tmp_path).token == "a"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as jsonlib
 import os
 import sys
@@ -20,7 +21,11 @@ _Url = Annotated[str | None, Parameter(help="Where the server is; the one last u
 
 
 def login(*, url: _Url = None, json: Json = False) -> int:
-    """Remember a server and a token. The token is read from stdin: mainspring login --url URL < token-file."""
+    """Remember a server and a token. The token is read from stdin: mainspring login --url URL < token-file.
+
+    Commands use them wherever MAINSPRING_URL and MAINSPRING_TOKEN are not set, but for a folder in which `mainspring dev`
+    runs: there they talk to that one. `mainspring whoami` says which it is.
+    """
     where = (url or os.environ.get("MAINSPRING_URL") or _remembered() or profile.DEFAULT_URL).rstrip("/")
     if not where.startswith(("http://", "https://")):
         raise CliError(f"{where} is not an address: it begins with http:// or https://", code=ExitCode.USAGE)
@@ -28,6 +33,7 @@ def login(*, url: _Url = None, json: Json = False) -> int:
     who = Client(where, token).get("whoami")
     path = _keep(where, token)
     emit({"url": where, "handle": who["handle"], "role": who["role"], "profile": str(path)}, json, _welcome)
+    _say_what_goes_before(where)
     return ExitCode.OK
 
 
@@ -43,7 +49,7 @@ def logout(*, json: Json = False) -> int:
 def whoami(*, json: Json = False) -> int:
     """Who the server takes you for, and what your token reaches."""
     client = Client.here()
-    emit({"url": client.url, **client.get("whoami")}, json)
+    emit({"url": client.url, "source": client.source, **client.get("whoami")}, json)
     return ExitCode.OK
 
 
@@ -69,6 +75,14 @@ def _remembered() -> str | None:
         return profile.find().url
     except NotConfigured:
         return None
+
+
+def _say_what_goes_before(url: str) -> None:
+    """Say so when commands given here do not talk to the server that was just logged in to."""
+    with contextlib.suppress(NotConfigured):
+        used = profile.find()
+        if used.url != url:
+            say(f"for now commands given here talk to {used.url}, which {used.source} names")
 
 
 def _keep(url: str, token: str) -> Path:

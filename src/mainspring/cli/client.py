@@ -1,7 +1,7 @@
 """The CLI's way to the server: plain HTTP by the standard library, since every start pays for what it imports.
 
-Address and token are found where the SDK finds them (`mainspring.sdk.profile`): environment, login profile, the running
-`mainspring dev` of this folder. Whatever the server refuses is raised as `ApiProblem`, which carries its exit code.
+Address and token are found where the SDK finds them (`mainspring.sdk.profile`): environment, the running `mainspring dev` of
+this folder, login profile. Whatever the server refuses is raised as `ApiProblem`, which carries its exit code.
 """
 
 from __future__ import annotations
@@ -83,15 +83,16 @@ class Client:
 
     url: str
     token: str | None = field(repr=False, default=None)
+    source: str = "the command's arguments"  # the place that named them
 
     @classmethod
     def here(cls) -> Client:
-        """Return the client that environment, login profile or the running `mainspring dev` of this folder name."""
+        """Return the client that environment, the running `mainspring dev` of this folder or the login profile name."""
         try:
             found = profile.find()
         except NotConfigured as error:
             raise CliError(str(error), code=ExitCode.AUTH) from error
-        return cls(found.url, found.token)
+        return cls(found.url, found.token, found.source)
 
     def get(self, path: str, **query: Any) -> Any:
         """Return what the API has at a path under /api/v1."""

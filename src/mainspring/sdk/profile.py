@@ -1,9 +1,12 @@
-"""Where the server is and with which token: the first of four places that says so.
+"""Where the server is and with which token: the first of five places that says so.
 
     1. what the program passes
     2. MAINSPRING_URL with MAINSPRING_TOKEN, or the file that MAINSPRING_TOKEN_FILE names
-    3. the login profile, written by `mainspring login`: mainspring/profile.json in XDG_CONFIG_HOME (or ~/.config)
-    4. dev.json in ./.mainspring, or in the folder that MAINSPRING_STATE names, written by `mainspring dev`
+    3. the `mainspring dev` that runs in this folder: dev.json in ./.mainspring, or in the folder that MAINSPRING_STATE names
+    4. the login profile, written by `mainspring login`: mainspring/profile.json in XDG_CONFIG_HOME (or ~/.config)
+    5. dev.json, when nobody is behind it: a `dev` that was killed comes back with the same address and token
+
+What one has started where one stands is meant before what one once logged in to; whoever means another server there says so by 2.
 
 A file's address and token belong together: a stored token is never sent to an address that came from elsewhere.
 """
@@ -20,6 +23,7 @@ from mainspring.sdk.errors import NotConfigured
 
 DEV_FOLDER = ".mainspring"
 DEV_FILE = "dev.json"
+LOCK_FILE = "lock"
 DEFAULT_URL = "http://127.0.0.1:7700"
 
 
@@ -42,21 +46,41 @@ def find(
     """Return the profile to use, or raise NotConfigured with the places that were looked at."""
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
-    login = login_file(environ)
-    dev = folder / (environ.get("MAINSPRING_STATE") or DEV_FOLDER) / DEV_FILE
+    login, dev = login_file(environ), dev_file(environ, folder)
     if url or token:
         return _both(
             "the program's arguments", url or environ.get("MAINSPRING_URL"), token or _token(environ)
         )
     if environ.get("MAINSPRING_URL") or _token(environ):
         return _both("the environment", environ.get("MAINSPRING_URL") or DEFAULT_URL, _token(environ))
-    for path in (login, dev):
+    for path in (dev, login) if is_running(dev) else (login, dev):
         if path.is_file():
             return _read(path)
     raise NotConfigured(
         "no server to talk to: set MAINSPRING_URL and MAINSPRING_TOKEN, or run `mainspring login`, or start "
         f"`mainspring dev` in this folder (looked for {login} and {dev})"
     )
+
+
+def dev_file(environ: Mapping[str, str], folder: Path) -> Path:
+    """Return where the `mainspring dev` of a folder says where it serves, whether or not one does."""
+    return folder / (environ.get("MAINSPRING_STATE") or DEV_FOLDER) / DEV_FILE
+
+
+def is_running(dev: Path) -> bool:
+    """Tell whether a `mainspring dev` stands behind this dev.json: it holds its folder's lock, which ends with it however it dies."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where `dev` does not run
+        return False
+    try:
+        with (dev.parent / LOCK_FILE).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return dev.is_file()
+    except OSError:
+        return False
+    return False
 
 
 def login_file(environ: Mapping[str, str]) -> Path:

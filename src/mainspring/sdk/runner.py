@@ -32,7 +32,8 @@ H = TypeVar("H", bound=Handler)
 class Runner:
     """Runs agents on this machine. It only ever connects outwards, so it works behind any firewall or proxy.
 
-    Address and token: arguments, MAINSPRING_URL and MAINSPRING_TOKEN, the login profile, or ./.mainspring/dev.json.
+    Address and token: arguments, MAINSPRING_URL and MAINSPRING_TOKEN, the `mainspring dev` that runs in this folder, or the
+    login profile.
     `name` is what people see (default: this host and its agents), `spool` the folder for results that wait for the
     server, `wait_seconds` how long one poll waits, `grace_seconds` how long runs may go on after a signal to stop.
     """
