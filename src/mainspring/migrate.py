@@ -18,9 +18,14 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import asyncpg
 
-    Connection = asyncpg.Connection[asyncpg.Record]
+    # the one that a pool lends is as good
+    Connection: TypeAlias = (
+        asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    )
 
 SPINE = "spine"
 PRODUCT = "product"
