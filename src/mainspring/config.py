@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         default=1.0, ge=0.05, le=60, description="how often work is looked for without a wake"
     )
     run_lease_seconds: float = Field(
-        default=60.0, ge=1, le=3600, description="a runner's silence before its run is lost"
+        default=60.0, ge=1, le=3600, description="a runner's silence before its run is taken back"
     )
     run_attempts_max: int = Field(
         default=3, ge=1, le=100, description="attempts of a run before it is lost for good"
