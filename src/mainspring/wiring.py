@@ -204,7 +204,7 @@ async def engine_version(pool: Pool) -> int:
 
 async def _missing(scope: Scope) -> Sequence[str]:
     try:
-        return [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]  # type: ignore[arg-type]
+        return [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]
     except migrate.MigrationRefused as refused:
         raise CannotStart(str(refused)) from refused
 
