@@ -55,6 +55,10 @@ class Hands:
         async with self.store.tenant(tenant) as tx:
             return await self.store.read(tx, tenant, after=after, limit=limit)
 
+    async def events_at(self, tenant: UUID, *seqs: int) -> dict[int, Event]:
+        async with self.store.tenant(tenant) as tx:
+            return await self.store.events_at(tx, tenant, seqs)
+
     async def head(self, tenant: UUID) -> int:
         async with self.store.tenant(tenant) as tx:
             return await self.store.head(tx, tenant)
@@ -130,7 +134,7 @@ class Hands:
 
     async def replay(self, tenant: UUID, effects: Sequence[UUID], *, new_key: bool = False) -> list[UUID]:
         async with self.store.tenant(tenant) as tx:
-            return await self.store.replay(tx, tenant, effects, new_key=new_key)
+            return await self.store.replay(tx, tenant, dict.fromkeys(effects, new_key))
 
     async def discard(self, tenant: UUID, effects: Sequence[UUID], *, reason: str = "given up") -> list[UUID]:
         async with self.store.tenant(tenant) as tx:

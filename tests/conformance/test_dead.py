@@ -11,6 +11,15 @@ from tests.conformance.hands import LEASE, Hands
 DAY = 86_400.0
 
 
+async def test_one_replay_gives_each_effect_the_key_that_is_asked_for_it(hands: Hands):
+    tenant = await hands.tenant()
+    keys = {(await hands.dead(tenant, key=f"{n}")).id: n % 2 == 0 for n in range(4)}
+    asked = dict(reversed(keys.items()))
+    async with hands.store.tenant(tenant) as tx:
+        assert await hands.store.replay(tx, tenant, asked) == sorted(keys)
+    assert {row.id: row.epoch for row in await hands.rows(tenant)} == keys
+
+
 @pytest.mark.parametrize("new_key", [False, True])
 async def test_a_replayed_effect_is_due_at_once_with_fresh_budgets(hands: Hands, new_key: bool):
     tenant = await hands.tenant()

@@ -238,6 +238,7 @@ async def test_another_tenants_row_is_not_there(hands: Hands):
     effect = await hands.owe_one(theirs)
     async with hands.store.tenant(mine) as tx:
         assert await hands.store.effect(tx, mine, effect) is None
+        assert await hands.store.effects_by_id(tx, mine, [effect]) == []
         assert await hands.store.attempts(tx, mine, effect) == []
         assert await hands.store.cancel(tx, mine, effect) is None
     assert (await hands.row((theirs, effect))).state == EffectState.PENDING

@@ -241,7 +241,7 @@ async def test_undoing_a_savepoint_puts_back_what_it_changed_and_removed(hands: 
         with pytest.raises(ZeroDivisionError):
             async with store.savepoint(tx):
                 await store.settle(tx, [resolve(effect, Retry("x"), MAIL, random=0.5)])
-                await store.replay(tx, tenant, [dead.id], new_key=True)
+                await store.replay(tx, tenant, {dead.id: True})
                 assert await store.trim(tx, done_seconds=-1, limit=10) == 1
                 raise ZeroDivisionError
     assert await hands.rows(tenant) == before

@@ -498,6 +498,17 @@ async def test_an_event_that_breaks_an_obligation_is_dead_alone_and_owed_when_it
     assert len(shop.mailed) == 4
 
 
+async def test_an_obligation_is_not_asked_about_another_event_when_its_own_is_not_kept(shop: Shop):
+    shop.spine.owes("order.paid", name="stamps")(Judge(set(), None))
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "kept")
+    gone = NewEffect("event", key="0#stamps", event_seq=0, payload={"obligation": "stamps"})
+    await shop.hands.owe(tenant, gone)
+    await shop.run()
+    row = await shop.row(tenant, "0#stamps", "event")
+    assert (row.state, row.error) == (EffectState.DEAD, "event 0 is not kept any more")
+
+
 async def test_a_whole_batch_of_poison_is_pinned_event_by_event(shop: Shop):
     subjects = {f"{n}" for n in range(12)}
     shop.spine.owes("order.paid", name="stamps")(Judge(subjects - {"5"}, Broken("a defect")))

@@ -185,8 +185,8 @@ class RunnerService:
         card = None if run.card_id is None else await self._cards.card_snapshot(tx, run.card_id)
         event = None
         if run.event_seq is not None:
-            found = await self._spine.store.read(tx.handle, tx.tenant, after=run.event_seq - 1, limit=1)
-            event = found[0] if found and found[0].seq == run.event_seq else None
+            found = await self._spine.store.events_at(tx.handle, tx.tenant, [run.event_seq])
+            event = found.get(run.event_seq)
         return Work(run=run, card=card, event=event, secret=secret)
 
     # heartbeat and log ----------------------------------------------------------------------------------------

@@ -19,12 +19,11 @@ from mainspring.boards.reads import SQL
 from mainspring.db import Scope
 from mainspring.rooms import ServerSpine, Tx, system_actor
 from mainspring.spine.effects import Done, Dropped, Effect, EffectKind, NewEffect, Outcome
-from mainspring.spine.events import Cause, Event, Trust
+from mainspring.spine.events import Cause, Event
 from mainspring.spine.executors import Transactional
-from mainspring.spine.ports import NotOwed, Owes, Verdict
+from mainspring.spine.ports import EventLog, NotOwed, Owes, Verdict
 
 _REFLECT_MAPS = SQL["reflect_maps"]
-_EVENT_CAUSE = SQL["event_cause"]
 
 REFLECT: Final = EffectKind(name="reflect", transactional=True, lease_seconds=10)
 
@@ -73,8 +72,9 @@ class Reflect:
 class Reflector:
     """Carries a `reflect` out."""
 
-    def __init__(self, runs: RunHooks) -> None:
+    def __init__(self, runs: RunHooks, log: EventLog[Scope]) -> None:
         self._runs = runs
+        self._log = log
 
     async def __call__(self, effect: Effect, tx: Tx) -> Outcome:
         """Move the run's card to where the run's present state belongs, unless somebody else has moved it since."""
@@ -88,7 +88,9 @@ class Reflector:
             return Dropped("run gone")
         match model.reflection(card, run):
             case Apply(to_state):
-                actor = replace(system_actor(tx.tenant, await _cause(tx, effect, run.cause)), run_id=run_id)
+                actor = replace(
+                    system_actor(tx.tenant, await self._cause(tx, effect, run.cause)), run_id=run_id
+                )
                 await verbs.move_card(tx, card, to_state, actor, runs=self._runs)
                 return Done(f"moved {card.key} to {to_state}")
             case MovedSince():
@@ -99,18 +101,16 @@ class Reflector:
             case other:
                 assert_never(other)
 
-
-async def _cause(tx: Tx, effect: Effect, otherwise: Cause) -> Cause:
-    """Return what the move descends from: the run's event, one deeper; where it is gone, what the run acts with."""
-    row = await tx.handle.fetchrow(_EVENT_CAUSE, tx.tenant, effect.event_seq)
-    if row is None:
+    async def _cause(self, tx: Tx, effect: Effect, otherwise: Cause) -> Cause:
+        """Return what the move descends from: the run's event, one deeper; where it is gone, what the run acts with."""
+        assert effect.event_seq is not None
+        found = await self._log.events_at(tx.handle, tx.tenant, [effect.event_seq])
+        if (event := found.get(effect.event_seq)) is not None:
+            return event.as_cause()
         return replace(otherwise, seq=effect.event_seq, depth=otherwise.depth + 1)
-    return Cause(
-        seq=effect.event_seq, via=tuple(row["via"]), depth=row["depth"] + 1, trust=Trust(row["trust"])
-    )
 
 
 def register(spine: ServerSpine, runs: RunHooks) -> None:
     """Tell the engine what boards owe and how it is done; `wiring.py` calls it once."""
     spine.register_obligation(Reflect())
-    spine.register_executor(Transactional(kind=REFLECT, run=Reflector(runs)))
+    spine.register_executor(Transactional(kind=REFLECT, run=Reflector(runs, spine.store)))

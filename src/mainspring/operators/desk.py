@@ -76,8 +76,8 @@ class DeskService:
             ids = await _resolve(scope, tenant, asked)
             letters = await _by_id(scope, tenant, ids)
             effects = [letter.id for letter in letters if letter.kind != RUN]
-            rows = [await self._spine.store.effect(scope, tenant, one) for one in effects]
-        planned = spine_desk.plan(effects, [row for row in rows if row is not None], new_key=new_key)
+            rows = await self._spine.store.effects_by_id(scope, tenant, effects)
+        planned = spine_desk.plan(effects, rows, new_key=new_key)
         keys = {one.row.id: one.new_key for one in planned.eligible}
         eligible = sorted((one for one in letters if one.dead), key=_age)
         return {

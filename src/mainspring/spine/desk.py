@@ -105,8 +105,7 @@ class By:
 
 async def rows_of(outbox: Outbox[H], tx: Transaction[H], ids: Sequence[UUID]) -> list[EffectRow]:
     """Return those of the effects that exist."""
-    found = [await outbox.effect(tx.handle, tx.tenant, one) for one in dict.fromkeys(ids)]
-    return [row for row in found if row is not None]
+    return await outbox.effects_by_id(tx.handle, tx.tenant, set(ids)) if ids else []
 
 
 async def replay(
@@ -117,11 +116,8 @@ async def replay(
     Source of `effect.replayed`. Runs in the caller's transaction.
     """
     planned = plan(ids, await rows_of(outbox, tx, ids), new_key=new_key)
-    moved: set[UUID] = set()
-    for fresh in (False, True):
-        batch = sorted(one.row.id for one in planned.eligible if one.new_key is fresh)
-        if batch:
-            moved.update(await outbox.replay(tx.handle, tx.tenant, batch, new_key=fresh))
+    keys = {one.row.id: one.new_key for one in planned.eligible}
+    moved = set(await outbox.replay(tx.handle, tx.tenant, keys)) if keys else set()
     done = _only(planned, moved)
     for one in done.eligible:
         tx.append(_event("effect.replayed", one.row, by, new_key=one.new_key))

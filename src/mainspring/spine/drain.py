@@ -204,7 +204,10 @@ def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transact
         obligation = next((known for known in obligations if known.name == name), None)
         if obligation is None or effect.event_seq is None:
             return Failed(f"no obligation is named {name}")
-        [event] = await store.read(tx.handle, effect.tenant_id, after=effect.event_seq - 1, limit=1)
+        found = await store.events_at(tx.handle, effect.tenant_id, [effect.event_seq])
+        event = found.get(effect.event_seq)
+        if event is None:
+            return Failed(f"event {effect.event_seq} is not kept any more")
         try:
             owed = owed_by(obligation, obligation.judge(event, await obligation.load(tx.handle, [event])))
             if owed:

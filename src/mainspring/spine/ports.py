@@ -6,7 +6,7 @@ A store maps its driver's errors to `errors.py`: outages to Transient, refused v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -127,6 +127,9 @@ class EventLog(Protocol[H_contra]):
     async def read(self, tx: H_contra, tenant: UUID, *, after: int, limit: int) -> list[Event]:
         """Return a tenant's events behind `after`, in order."""
 
+    async def events_at(self, tx: H_contra, tenant: UUID, seqs: Collection[int]) -> dict[int, Event]:
+        """Return the events of exactly these seqs, by seq; those that are not kept any more are left out."""
+
     async def head(self, tx: H_contra, tenant: UUID) -> int:
         """Return the seq of a tenant's last event, 0 before the first."""
 
@@ -178,10 +181,8 @@ class Outbox(Protocol[H_contra]):
     async def cancel(self, tx: H_contra, tenant: UUID, effect: UUID) -> EffectState | None:
         """Drop a pending effect, or ask a claimed one's settle to; return the state then, None when there is no such row."""
 
-    async def replay(
-        self, tx: H_contra, tenant: UUID, effects: Sequence[UUID], *, new_key: bool
-    ) -> list[UUID]:
-        """Return dead effects to pending with fresh budgets; `new_key` raises their epoch. Returns the ids moved."""
+    async def replay(self, tx: H_contra, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
+        """Return dead effects to pending with fresh budgets; those mapped to True get a new key. Returns the ids moved."""
 
     async def discard(
         self, tx: H_contra, tenant: UUID, effects: Sequence[UUID], *, reason: str
@@ -190,6 +191,9 @@ class Outbox(Protocol[H_contra]):
 
     async def effect(self, tx: H_contra, tenant: UUID, effect: UUID) -> EffectRow | None:
         """Return one effect's row."""
+
+    async def effects_by_id(self, tx: H_contra, tenant: UUID, effects: Collection[UUID]) -> list[EffectRow]:
+        """Return the rows of those of these effects that exist, by id."""
 
     async def effects(
         self,

@@ -129,8 +129,7 @@ class Launcher:
 
     async def _event(self, effect: Effect, tx: Tx) -> Event | None:
         assert effect.event_seq is not None
-        found = await self._log.read(tx.handle, tx.tenant, after=effect.event_seq - 1, limit=1)
-        return found[0] if found and found[0].seq == effect.event_seq else None
+        return (await self._log.events_at(tx.handle, tx.tenant, [effect.event_seq])).get(effect.event_seq)
 
     async def _queue(
         self,

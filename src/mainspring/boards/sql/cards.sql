@@ -140,8 +140,3 @@ from mainspring.events e
 where e.tenant_id = $1 and e.subject = $2 and e.kind like $3
 order by e.seq desc
 limit 1;
-
--- name: event_cause
-select e.via, e.depth, e.trust
-from mainspring.events e
-where e.tenant_id = $1 and e.seq = $2;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count, islice, takewhile
 from uuid import UUID
 
@@ -80,6 +80,12 @@ class MemoryLog:
         """Return a tenant's events behind `after`, in order."""
         with tx.statement():
             return _behind(tx, tenant, after, limit)
+
+    async def events_at(self, tx: MemoryTransaction, tenant: UUID, seqs: Collection[int]) -> dict[int, Event]:
+        """Return the events of exactly these seqs, by seq; those that are not kept any more are left out."""
+        with tx.statement():
+            found = (tx.tables.events.get((tenant, seq)) for seq in sorted(set(seqs)))
+            return {event.seq: event for event in found if event is not None}
 
     async def head(self, tx: MemoryTransaction, tenant: UUID) -> int:
         """Return the seq of a tenant's last event, 0 before the first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -118,12 +119,10 @@ class MemoryOutbox:
                 case row:
                     return row.state
 
-    async def replay(
-        self, tx: MemoryTransaction, tenant: UUID, effects: Sequence[UUID], *, new_key: bool
-    ) -> list[UUID]:
+    async def replay(self, tx: MemoryTransaction, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
         """Return dead effects to pending with fresh budgets."""
         with tx.statement() as now:
-            dead = _dead(tx.tables, tenant, effects)
+            dead = _dead(tx.tables, tenant, list(effects))
             for row in dead:
                 replayed = replace(
                     row,
@@ -132,7 +131,7 @@ class MemoryOutbox:
                     crashes=0,
                     deferrals=0,
                     deferred_since=None,
-                    epoch=row.epoch + new_key,
+                    epoch=row.epoch + effects[row.id],
                     not_before=now,
                     cancel_requested=False,
                     outcome=None,
@@ -159,6 +158,14 @@ class MemoryOutbox:
         with tx.statement():
             row = _row(tx.tables, tenant, effect)
             return row.shown if row else None
+
+    async def effects_by_id(
+        self, tx: MemoryTransaction, tenant: UUID, effects: Collection[UUID]
+    ) -> list[EffectRow]:
+        """Return the rows of those of these effects that exist, by id."""
+        with tx.statement():
+            found = (_row(tx.tables, tenant, effect) for effect in sorted(set(effects)))
+            return [row.shown for row in found if row is not None]
 
     async def effects(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from mainspring.db import Connection, Database, Pool, Scope
 from mainspring.ids import new_id
 from mainspring.spine.effects import (
     CRASHES_ALONE,
+    FINAL,
     AlreadyOwed,
     Attempt,
     Effect,
@@ -84,6 +85,12 @@ class PostgresStore:
     async def read(self, tx: Scope, tenant: UUID, *, after: int, limit: int) -> list[Event]:
         """Return a tenant's events behind `after`, in order."""
         return [rows.event_of(row) for row in await tx.fetch(SQL["read"], tenant, after, limit)]
+
+    async def events_at(self, tx: Scope, tenant: UUID, seqs: Collection[int]) -> dict[int, Event]:
+        """Return the events of exactly these seqs, by seq; those that are not kept any more are left out."""
+        return {
+            row["seq"]: rows.event_of(row) for row in await tx.fetch(SQL["events_at"], tenant, list(seqs))
+        }
 
     async def head(self, tx: Scope, tenant: UUID) -> int:
         """Return the seq of a tenant's last event, 0 before the first."""
@@ -242,9 +249,10 @@ class PostgresStore:
         )
         return EffectState(state) if state else None
 
-    async def replay(self, tx: Scope, tenant: UUID, effects: Sequence[UUID], *, new_key: bool) -> list[UUID]:
+    async def replay(self, tx: Scope, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
         """Return dead effects to pending with fresh budgets."""
-        return [row["id"] for row in await tx.fetch(SQL["replay"], tenant, list(effects), new_key)]
+        replayed = await tx.fetch(SQL["replay"], tenant, list(effects), list(effects.values()))
+        return [row["id"] for row in replayed]
 
     async def discard(self, tx: Scope, tenant: UUID, effects: Sequence[UUID], *, reason: str) -> list[UUID]:
         """Give up dead effects, with the reason."""
@@ -252,8 +260,12 @@ class PostgresStore:
 
     async def effect(self, tx: Scope, tenant: UUID, effect: UUID) -> EffectRow | None:
         """Return one effect's row."""
-        row = await tx.fetchrow(SQL["effects"], tenant, effect, None, None, None, None, 1)
-        return rows.effect_row_of(row) if row else None
+        return next(iter(await self.effects_by_id(tx, tenant, [effect])), None)
+
+    async def effects_by_id(self, tx: Scope, tenant: UUID, effects: Collection[UUID]) -> list[EffectRow]:
+        """Return the rows of those of these effects that exist, by id."""
+        found = await tx.fetch(SQL["effects_by_id"], tenant, list(effects))
+        return [rows.effect_row_of(row) for row in found]
 
     async def effects(
         self,
@@ -267,7 +279,13 @@ class PostgresStore:
         limit: int = 100,
     ) -> list[EffectRow]:
         """Return a tenant's effects that match, oldest first."""
-        found = await tx.fetch(SQL["effects"], tenant, None, state, kind, event_seq, after, limit)
+        # one statement for each index that can drive it: a filter that may be null would keep a cached plan from using any
+        if event_seq is not None:
+            found = await tx.fetch(SQL["effects_of_event"], tenant, after, limit, kind, state, event_seq)
+        elif state is not None and state not in FINAL:
+            found = await tx.fetch(SQL[f"effects_{state}"], tenant, after, limit, kind)
+        else:
+            found = await tx.fetch(SQL["effects"], tenant, after or _LOWEST, limit, kind, state)
         return [rows.effect_row_of(row) for row in found]
 
     async def attempts(self, tx: Scope, tenant: UUID, effect: UUID) -> list[Attempt]:

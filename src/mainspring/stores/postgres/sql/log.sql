@@ -31,6 +31,13 @@ where e.tenant_id = $1 and e.seq > $2
 order by e.seq
 limit $3;
 
+-- name: events_at
+select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
+       e.traceparent, e.occurred_at
+from mainspring.events e
+where e.tenant_id = $1 and e.seq = any($2::bigint[])
+order by e.seq;
+
 -- name: head
 select head from mainspring.log_heads where tenant_id = $1;
 

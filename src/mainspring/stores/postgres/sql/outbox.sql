@@ -299,14 +299,17 @@ returning state;
 select state from mainspring.effects where tenant_id = $1 and id = $2;
 
 -- name: replay
+-- Whatever becomes of their keys, they are one statement: two would lock effects behind due_tenants.
 with held as materialized (
-    select id from mainspring.effects
-    where tenant_id = $1 and id = any($2::uuid[]) and state = 'dead'
-    order by id
-    for update
+    select e.id, g.new_key
+    from mainspring.effects e
+    join unnest($2::uuid[], $3::boolean[]) as g (id, new_key) on g.id = e.id
+    where e.tenant_id = $1 and e.state = 'dead'
+    order by e.id
+    for update of e
 ), replayed as (
     update mainspring.effects e
-    set state = 'pending', attempts = 0, crashes = 0, deferrals = 0, deferred_since = null, epoch = e.epoch + $3::boolean::integer,
+    set state = 'pending', attempts = 0, crashes = 0, deferrals = 0, deferred_since = null, epoch = e.epoch + held.new_key::integer,
         not_before = clock_timestamp(), cancel_requested = false, outcome = null, error = null, settled_at = null
     from held
     where e.tenant_id = $1 and e.id = held.id
@@ -332,19 +335,72 @@ from held
 where e.tenant_id = $1 and e.id = held.id
 returning e.id;
 
--- name: effects
+-- name: effects_by_id
 select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
        e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
        e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
 from mainspring.effects e
-where e.tenant_id = $1
-  and ($2::uuid is null or e.id = $2)
-  and ($3::text is null or e.state = $3)
+where e.tenant_id = $1 and e.id = any($2::uuid[])
+order by e.id;
+
+-- name: effects
+-- Along the primary key. What an index of its own can drive has a statement of its own, below: `$n is null or ...` keeps a
+-- cached plan from using any.
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1 and e.id > $2
   and ($4::text is null or e.kind = $4)
-  and ($5::bigint is null or e.event_seq = $5)
-  and ($6::uuid is null or e.id > $6)
+  and ($5::text is null or e.state = $5)
 order by e.id
-limit $7;
+limit $3;
+
+-- name: effects_of_event
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1 and e.event_seq = $6
+  and ($2::uuid is null or e.id > $2)
+  and ($4::text is null or e.kind = $4)
+  and ($5::text is null or e.state = $5)
+order by e.id
+limit $3;
+
+-- name: effects_pending
+-- The state is a constant, so that the index of such rows alone serves.
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1 and e.state = 'pending'
+  and ($2::uuid is null or e.id > $2)
+  and ($4::text is null or e.kind = $4)
+order by e.id
+limit $3;
+
+-- name: effects_claimed
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1 and e.state = 'claimed'
+  and ($2::uuid is null or e.id > $2)
+  and ($4::text is null or e.kind = $4)
+order by e.id
+limit $3;
+
+-- name: effects_dead
+select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
+       e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
+       e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
+from mainspring.effects e
+where e.tenant_id = $1 and e.state = 'dead'
+  and ($2::uuid is null or e.id > $2)
+  and ($4::text is null or e.kind = $4)
+order by e.id
+limit $3;
 
 -- name: attempts
 select n, epoch, claim_id, worker, started_at, ended_at, outcome, error
