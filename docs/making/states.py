@@ -31,7 +31,7 @@ EFFECT_MOVES: Mapping[tuple[str, str], str] = {
     ("claimed", "reclaim"): "its lease ran out and another claim takes it over; that is counted as a crash",
     ("claimed", "finish"): "the executor answered Done",
     ("claimed", "drop"): "the executor answered Dropped",
-    ("claimed", "wait"): "Retry with attempts left, or Deferred",
+    ("claimed", "wait"): "Retry with attempts left, Deferred, or Held",
     ("claimed", "bury"): "Failed, attempts spent, unknown, deferred for too long, or too many crashes",
     (
         "claimed",
@@ -97,7 +97,7 @@ def _effect(**more: Any) -> effects.Effect:
 
 ANSWERS: Sequence[effects.Outcome] = (
     effects.Done(), effects.Dropped("reason"), effects.Retry("error"), effects.Deferred(60.0, "reason"),
-    effects.Failed("error"), effects.Unknown("error"),
+    effects.Held("reason"), effects.Failed("error"), effects.Unknown("error"),
 )  # fmt: skip
 
 
@@ -211,7 +211,8 @@ own: any card may be moved to any of them.
 {outcomes()}
 `Deferred` spends no attempt, however often; an effect that has been deferred for {deferred_days:g} days without a break is dead
 (`target_down`). An exception is read as an answer: `Definitive` and `Misuse` as Failed, `OutcomeUnknown` and `TimeoutError` as
-Unknown, any other as Retry. A transactional executor that answers anything but Done or Dropped has its writes undone.
+Unknown, any other as Retry. A transactional executor that answers anything but Done, Dropped or Held has its writes undone. `Held` is
+the answer for a paused rule: the row waits, however long, until somebody resumes the rule.
 
 Waits between the attempts of a kind with {effects.EffectKind(name="any").max_attempts} attempts, in seconds, each ± {DEFAULT_BACKOFF.jitter:.0%}:
 {_waits(DEFAULT_BACKOFF, effects.EffectKind(name="any").max_attempts)}.

@@ -15,6 +15,7 @@ from mainspring.spine.effects import (
     EffectKind,
     EffectState,
     Failed,
+    Held,
     NewEffect,
     Outcome,
     Retry,
@@ -244,7 +245,7 @@ async def test_a_claimed_effect_that_happens_all_the_same_is_done(hands: Hands):
     assert (await hands.row(effect)).state == EffectState.DONE
 
 
-@pytest.mark.parametrize("outcome", [Retry("busy"), Deferred(5), Unknown("cut off")])
+@pytest.mark.parametrize("outcome", [Retry("busy"), Deferred(5), Held("paused"), Unknown("cut off")])
 async def test_a_cancelled_effect_that_would_be_tried_again_is_dropped_instead(
     hands: Hands, outcome: Outcome
 ):
@@ -257,6 +258,27 @@ async def test_a_cancelled_effect_that_would_be_tried_again_is_dropped_instead(
     assert (row.state, row.outcome, row.claim_id) == (EffectState.DROPPED, "dropped(cancelled)", None)
     await hands.age(10_000)
     assert await hands.claim() == []
+
+
+async def test_what_is_held_is_not_due_however_long_it_waits(hands: Hands):
+    tenant = await hands.tenant()
+    await hands.owe_one(tenant)
+    effect = await hands.claim_one()
+    other = await hands.owe_one(tenant, key="2")
+    assert await hands.settles(effect, Held("its rule is paused"))
+    row = await hands.row(effect)
+    assert (row.state, row.not_before, row.outcome, row.error) == (
+        EffectState.PENDING,
+        None,
+        "held",
+        "its rule is paused",
+    )
+    assert (row.attempts, row.deferrals, row.claim_id) == (0, 0, None)
+    assert (await hands.claim_one()).id == other
+    await hands.age(10 * 365 * 86_400)
+    await hands.rebuild_due()
+    assert [one.id for one in await hands.claim()] == [other]  # whose lease has run out
+    assert await hands.cancel(tenant, effect.id) == EffectState.DROPPED
 
 
 async def test_a_cancelled_effect_that_fails_for_good_is_dead(hands: Hands):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from itertools import product
+from math import inf
 from uuid import UUID
 
 import pytest
@@ -28,6 +29,7 @@ from mainspring.spine.effects import (
     EffectKind,
     EffectState,
     Failed,
+    Held,
     Move,
     NewEffect,
     Outcome,
@@ -279,6 +281,17 @@ def test_deferred_spends_nothing_and_says_so():
     )
 
 
+def test_held_waits_for_somebody_and_spends_nothing():
+    settlement = moved(Held("rule paused"), attempts=2, deferred_seconds=DEFER_LIMIT_SECONDS + 1)
+    assert (settlement.state, settlement.attempts, settlement.delay_seconds) == (EffectState.PENDING, 2, inf)
+    assert (settlement.outcome, settlement.error, settlement.deferred, settlement.plain) == (
+        "held",
+        "rule paused",
+        False,
+        True,
+    )
+
+
 def test_deferred_without_a_break_for_too_long_is_dead_without_spending_an_attempt():
     held = moved(Deferred(30), deferred_seconds=DEFER_LIMIT_SECONDS)
     assert held.state == EffectState.PENDING
@@ -313,6 +326,7 @@ outcomes = st.one_of(
     st.builds(Dropped, st.text(max_size=3)),
     st.builds(Retry, st.text(max_size=3), st.none() | st.floats(0, 1e6)),
     st.builds(Deferred, st.floats(0, 1e6)),
+    st.builds(Held, st.text(max_size=3)),
     st.builds(Failed, st.text(max_size=3)),
     st.builds(Unknown, st.text(max_size=3)),
 )
@@ -335,7 +349,7 @@ def test_no_outcome_loses_a_row_or_gives_it_more_attempts_than_allowed(
     assert settlement.delay_seconds >= 0
     match settlement.state:
         case EffectState.PENDING:
-            assert settlement.attempts < allowed or settlement.deferred
+            assert settlement.attempts < allowed or settlement.deferred or settlement.outcome == "held"
         case EffectState.DONE | EffectState.DROPPED:
             assert settlement.error is None
         case EffectState.DEAD:

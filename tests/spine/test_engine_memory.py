@@ -23,6 +23,7 @@ from mainspring.spine.effects import (
     EffectRow,
     EffectState,
     Failed,
+    Held,
     NewEffect,
     Outcome,
     Owed,
@@ -365,7 +366,12 @@ async def launch(shop: Shop, *answers: Any, max_attempts: int = 3) -> tuple[Laun
 
 
 @pytest.mark.parametrize(
-    ("answer", "state"), [(Done(), EffectState.DONE), (Dropped("spent"), EffectState.DROPPED)]
+    ("answer", "state"),
+    [
+        (Done(), EffectState.DONE),
+        (Dropped("spent"), EffectState.DROPPED),
+        (Held("paused"), EffectState.PENDING),
+    ],
 )
 async def test_what_a_transactional_executor_writes_commits_with_its_settle(
     shop: Shop, answer: Outcome, state: EffectState

@@ -6,6 +6,7 @@ An illegal move raises and changes nothing. The store writes what `resolve` deci
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -250,6 +251,13 @@ class Deferred:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """It may not be tried until somebody sets it free; no attempt is spent. A transactional executor's writes stand."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """It failed, and trying again changes nothing."""
 
@@ -263,7 +271,7 @@ class Unknown:
     error: str
 
 
-Outcome: TypeAlias = Done | Dropped | Retry | Deferred | Failed | Unknown
+Outcome: TypeAlias = Done | Dropped | Retry | Deferred | Held | Failed | Unknown
 
 
 def clean(text: str) -> str:
@@ -277,10 +285,10 @@ def clean(text: str) -> str:
 
 def checked(outcome: object) -> Outcome:
     """Return what an executor answered; raise Misuse when that is none of the outcomes. None does not mean Done."""
-    if isinstance(outcome, Done | Dropped | Retry | Deferred | Failed | Unknown):
+    if isinstance(outcome, Done | Dropped | Retry | Deferred | Held | Failed | Unknown):
         return outcome
     raise Misuse(
-        f"an executor answers Done, Dropped, Retry, Deferred, Failed or Unknown, not {outcome!r:.200}"
+        f"an executor answers Done, Dropped, Retry, Deferred, Held, Failed or Unknown, not {outcome!r:.200}"
     )
 
 
@@ -328,7 +336,10 @@ class EffectKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """One finishing write, fenced by `claim_id`; the store applies it as it stands."""
+    """One finishing write, fenced by `claim_id`; the store applies it as it stands.
+
+    An infinite `delay_seconds` holds the row until somebody sets it free.
+    """
 
     tenant_id: UUID
     id: UUID
@@ -392,6 +403,8 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return settle(
                 Move.WAIT, "deferred", reason or None, delay_seconds=after_seconds, deferred=True, plain=True
             )
+        case Held(reason):
+            return settle(Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
         case _:
             assert_never(outcome)
 

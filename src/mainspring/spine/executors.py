@@ -16,7 +16,7 @@ from mainspring.spine.transaction import Transaction
 class Transactional(Generic[H]):
     """Its writes and the settle commit together: exactly once.
 
-    Answers other than Done and Dropped undo its writes; the row is then settled alone.
+    Answers other than Done, Dropped and Held undo its writes; the row is then settled alone.
     """
 
     kind: EffectKind

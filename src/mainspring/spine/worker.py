@@ -22,6 +22,7 @@ from mainspring.spine.effects import (
     Done,
     Dropped,
     Effect,
+    Held,
     Outcome,
     Settlement,
     Unknown,
@@ -251,7 +252,7 @@ class Worker(Generic[H]):
     async def _run_and_settle(self, executor: Transactional[H], effect: Effect) -> None:
         async with self._open(effect.tenant_id) as tx:
             outcome = checked(await executor.run(effect, tx))
-            if not isinstance(outcome, Done | Dropped):
+            if not isinstance(outcome, Done | Dropped | Held):
                 raise _Undo(outcome)
             reach(FaultPoint.WORKER_AFTER_EXECUTE)
             reach(FaultPoint.WORKER_BEFORE_SETTLE)

@@ -271,10 +271,15 @@ def _count_owed(effects: Sequence[tuple[UUID, NewEffect]], answers: Sequence[Owe
     return inserted.total()
 
 
+def _due_again(settlement: Settlement, now: datetime) -> datetime | None:
+    """Return when a row that waits is due; None when it is held."""
+    return None if settlement.delay_seconds == math.inf else values.later(now, settlement.delay_seconds)
+
+
 def _settle(tables: Tables, settlement: Settlement, now: datetime) -> UUID | None:
     """Write one settlement; None when its claim is not the row's last."""
     values.check_settlement(settlement)
-    state, due = settlement.state, values.later(now, settlement.delay_seconds)
+    state, due = settlement.state, _due_again(settlement, now)
     row = _row(tables, settlement.tenant_id, settlement.id)
     if row is None or row.state != EffectState.CLAIMED or row.claim_id != settlement.claim_id:
         return None

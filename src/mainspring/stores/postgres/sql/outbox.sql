@@ -217,7 +217,7 @@ where not exists (
 
 -- name: settle
 -- The fence: a row is written only while its claim is the one that was given. Rows that go back to pending make their
--- tenant due again; a cancelled one is dropped instead.
+-- tenant due again, unless they are held; a cancelled one is dropped instead.
 with given as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[], $6::text[], $7::text[],
                          $8::double precision[], $9::boolean[], $10::boolean[])
@@ -240,8 +240,9 @@ with given as (
         error = h.error,
         claim_id = null,
         lease_until = null,
-        not_before = case when h.state = 'pending' then clock_timestamp() + h.delay_seconds * interval '1 second'
-                          else e.not_before end,
+        not_before = case when h.state <> 'pending' then e.not_before
+                          when h.delay_seconds = 'infinity' then 'infinity'
+                          else clock_timestamp() + h.delay_seconds * interval '1 second' end,
         deferrals = e.deferrals + h.deferred::integer,
         deferred_since = case when h.deferred then coalesce(e.deferred_since, clock_timestamp()) end,
         settled_at = case when h.state <> 'pending' then clock_timestamp() end
@@ -260,7 +261,7 @@ with given as (
     on conflict do nothing
 ), bumped as (
     insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
-    select tenant_id, family, min(not_before), 1 from settled where state = 'pending'
+    select tenant_id, family, min(not_before), 1 from settled where state = 'pending' and not_before < 'infinity'
     group by tenant_id, family order by tenant_id, family
     on conflict (tenant_id, family) do update
         set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
