@@ -1,16 +1,16 @@
 """The database: the pool, and the two scopes in which every statement of the server runs.
 
 A scope is one transaction with its role, tenant and timeouts set locally, in one statement; nothing of it outlives the
-transaction, so a pooler in transaction mode may sit in between. Scopes do not nest.
+transaction, so a pooler in transaction mode may sit in between. Scopes do not nest; those of a unit share its transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
@@ -35,7 +35,8 @@ CLIENT_DEADLINE_SECONDS = 35.0
 
 # SQLSTATE classes: an outage or a lost race may pass; a refused value will not
 _TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
-_TIMED_OUT = frozenset({"25P03", "25P04"})  # idle or open for too long: the server has ended the transaction
+# idle or open for too long: the server has ended the transaction; or it is a standby, in the middle of a failover
+_TRANSIENT_STATES = frozenset({"25P03", "25P04", "25006"})
 _BAD_DATA_CLASSES = frozenset({"22", "23", "54"})
 
 
@@ -51,7 +52,8 @@ class Budget:
 COMMAND = Budget()
 LONG_READ = Budget(statement_ms=60_000)
 
-_open_scope: ContextVar[str | None] = ContextVar("mainspring_open_scope", default=None)
+# what is open in this task: a scope, by its purpose, or a unit that scopes may join
+_open_scope: ContextVar[str | Unit | None] = ContextVar("mainspring_open_scope", default=None)
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def mapped_errors() -> Iterator[None]:
         state = error.sqlstate or ""
         if (
             state[:2] in _TRANSIENT_CLASSES
-            or state in _TIMED_OUT
+            or state in _TRANSIENT_STATES
             or isinstance(error, asyncpg.InvalidCachedStatementError)
         ):
             raise Transient(f"{type(error).__name__}: {error}") from error
@@ -163,6 +165,16 @@ class Scope:
                 await self.fetchval("select set_config('role', $1, true)", self._role)
 
 
+@dataclass(slots=True)
+class Unit:
+    """One transaction that several scopes of a tenant share, one after the other; `then` is what waits for its commit."""
+
+    scope: Scope
+    then: list[Callable[[], None]] = field(default_factory=list)
+    inside: str | None = None
+    over: bool = False
+
+
 class Database:
     """A pool and how scopes are opened on it.
 
@@ -178,9 +190,40 @@ class Database:
     async def tenant(
         self, tenant: UUID, *, purpose: str = "command", budget: Budget = COMMAND
     ) -> AsyncIterator[Scope]:
-        """Open a transaction that sees one tenant."""
+        """Open a transaction that sees one tenant; inside a unit, join that one."""
+        unit = _open_scope.get()
+        if isinstance(unit, Unit):
+            async with _joined(unit, tenant, purpose) as scope:
+                yield scope
+            return
         async with self._open(purpose, tenant, APP_ROLE, budget) as scope:
             yield scope
+
+    @asynccontextmanager
+    async def unit(self, tenant: UUID, *, purpose: str = "command") -> AsyncIterator[Scope]:
+        """Open a transaction that every scope of this tenant joins which this task opens inside the block.
+
+        What they write commits together, at the end of the block, or not at all.
+        """
+        async with self._open(purpose, tenant, APP_ROLE, COMMAND) as scope:
+            unit = Unit(scope)
+            token = _open_scope.set(unit)
+            try:
+                yield scope
+            finally:
+                unit.over = True
+                _open_scope.reset(token)
+        for then in unit.then:
+            then()
+
+    @staticmethod
+    def when_committed(then: Callable[[], None]) -> None:
+        """Call `then` once what this task has written is committed: now, unless a unit is open around it."""
+        unit = _open_scope.get()
+        if isinstance(unit, Unit) and not unit.over:
+            unit.then.append(then)
+        else:
+            then()
 
     @asynccontextmanager
     async def system(self, purpose: str, *, budget: Budget = COMMAND) -> AsyncIterator[Scope]:
@@ -237,8 +280,9 @@ async def _transaction(conn: Connection) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        if not conn.is_closed():
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        # where the link is gone there is nothing to roll back; saying so must not hide why we are here
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            if not conn.is_closed():
                 await transaction.rollback()
         raise
     try:
@@ -262,12 +306,28 @@ select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
 def _entered(purpose: str) -> Iterator[None]:
     inside = _open_scope.get()
     if inside is not None:
-        raise Misuse(f"a scope ({purpose}) inside a scope ({inside}): use the one that is open")
+        name = (inside.inside or inside.scope.purpose) if isinstance(inside, Unit) else inside
+        raise Misuse(f"a scope ({purpose}) inside a scope ({name}): use the one that is open")
     token = _open_scope.set(purpose)
     try:
         yield
     finally:
         _open_scope.reset(token)
+
+
+@asynccontextmanager
+async def _joined(unit: Unit, tenant: UUID, purpose: str) -> AsyncIterator[Scope]:
+    """Give out a unit's scope for a block; what the block raises undoes the block alone."""
+    if unit.over or unit.scope.tenant != tenant:
+        raise Misuse(f"a scope ({purpose}) of another tenant, or after the end of the unit around it")
+    if unit.inside is not None:
+        raise Misuse(f"a scope ({purpose}) inside a scope ({unit.inside}): use the one that is open")
+    unit.inside = purpose
+    try:
+        async with unit.scope.savepoint():
+            yield unit.scope
+    finally:
+        unit.inside = None
 
 
 async def create_pool(*, max_size: int, statement_cache_size: int = 100, **connect: Any) -> Pool:

@@ -53,6 +53,12 @@ requests_failed = Counter(
     ["error"],
     registry=REGISTRY,
 )
+commands_replayed = Counter(
+    "mainspring_commands_replayed",
+    "Commands that were answered by what their Idempotency-Key had come to before.",
+    ["verb"],
+    registry=REGISTRY,
+)
 statements = Counter(
     "mainspring_db_statements", "Statements sent to the database.", ["purpose"], registry=REGISTRY
 )

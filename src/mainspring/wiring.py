@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import asyncpg
 
@@ -22,6 +23,7 @@ from mainspring.agents.verbs import RunVerbs
 from mainspring.boards import effects as boards_effects
 from mainspring.boards import verbs as board_verbs
 from mainspring.boards.service import BoardService
+from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
 from mainspring.operators import metrics
@@ -36,12 +38,14 @@ from mainspring.spine.engine import Spine, SpineSettings
 from mainspring.spine.errors import SpineError
 from mainspring.spine.executors import Executor
 from mainspring.spine.ports import Obligation
+from mainspring.spine.transaction import Transaction
 from mainspring.stores.postgres import PostgresStore
 from mainspring.triggers import effects as triggers_effects
 from mainspring.triggers import explain as triggers_explain
 from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
+KEYS_TRIMMED_SECONDS = 60.0
 RULES = "rules"  # the obligation whose verdicts are told rule by rule
 
 
@@ -56,6 +60,7 @@ class Engine(Spine[Scope]):
         self, store: PostgresStore, settings: SpineSettings, *, leases: Mapping[bool, float]
     ) -> None:
         """`leases` are the seconds of transactional (True) and external (False) kinds."""
+        self.db = store.db
         self.obligations: list[Obligation[Scope]] = []
         self.kinds: dict[str, EffectKind] = {}
         self._leases = leases
@@ -71,6 +76,10 @@ class Engine(Spine[Scope]):
         kind = replace(executor.kind, lease_seconds=self._leases[executor.kind.transactional])
         super().register_executor(replace(executor, kind=kind))
         self.kinds[kind.name] = kind
+
+    def _committed(self, tx: Transaction[Scope]) -> None:
+        # a transaction that has joined a unit is committed with it, and only then is there anything to wake others for
+        self.db.when_committed(partial(super()._committed, tx))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,7 @@ class Services:
     runners: RunnerService
     rules: RuleService
     tokens: TokenService
+    keys: KeyService
     log: LogService
     desk: DeskService
     explain: ExplainService
@@ -131,6 +141,8 @@ def join(settings: Settings, pool: Pool) -> Services:
     room = agents_room.build(
         spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
     )
+    keys = KeyService(db)
+    spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
     limits = KindLimits(
         attempts_max={name: kind.max_attempts for name, kind in spine.kinds.items()},
         run_attempts_max=policy.attempts_max,
@@ -149,6 +161,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         runners=room.runners,
         rules=RuleService(spine, db),
         tokens=room.tokens,
+        keys=keys,
         log=LogService(db, spine),
         desk=DeskService(db, spine, run_verbs),
         explain=ExplainService(

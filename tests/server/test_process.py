@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from mainspring import wiring
+from mainspring.boards.model import BoardState
 from mainspring.config import Settings
 from mainspring.ids import new_id
 from tests.server.conftest import free_port, people
@@ -190,3 +191,32 @@ async def test_an_unreachable_database_is_said_without_its_password(serve):
     assert code == 1
     assert "cannot connect" in said
     assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("point", ["append.before_commit", "append.after_commit"])
+async def test_a_command_whose_server_is_killed_is_done_once_when_its_key_is_sent_again(
+    serve, fresh_database, point
+):
+    database = await fresh_database("server")
+    services = await wiring.build(Settings(database_url=database.url))
+    _, actors, tokens = await people(services)
+    states = [BoardState(name="todo")]
+    await services.boards.create_board(actors["operator"], key="OPS", name="Ops", states=states, reflect={})
+    await services.stop()
+    victim, other = await serve(database.url, MAINSPRING_FAULT=point), await serve(database.url)
+    await asyncio.gather(victim.ready(), other.ready())
+    headers = {"Authorization": f"Bearer {tokens['operator']}", "Idempotency-Key": "k1"}
+    async with httpx.AsyncClient(headers=headers, timeout=DEADLINE_SECONDS) as client:
+
+        async def send(server: Served) -> httpx.Response:
+            return await client.post(f"{server.url}/api/v1/cards", json={"board": "OPS", "title": "one"})
+
+        with pytest.raises(httpx.TransportError):
+            await send(victim)
+        # the database may need a moment to notice that nobody is there any more
+        while (answer := await send(other)).status_code == 409:
+            assert answer.json()["code"] == "key_in_progress"
+        assert answer.status_code == 201
+        assert ("idempotency-replayed" in answer.headers) == (point == "append.after_commit")
+        cards = await client.get(f"{other.url}/api/v1/cards")
+    assert [card["title"] for card in cards.json()["data"]] == ["one"]

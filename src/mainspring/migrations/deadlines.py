@@ -9,6 +9,7 @@ DEADLINES: Mapping[str, tuple[str, ...]] = {
     "runs": ("lease_until", "not_before", "queued_until"),
     "runners": ("last_seen_at",),
     "tokens": ("expires_at", "revoked_at"),
+    "idempotency": ("expires_at",),
     "firings": ("fired_at", "kept_until"),
 }
 # only told to people: shifting them would change no decision
@@ -24,4 +25,5 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "run_attempts": ("started_at", "ended_at"),
     "run_log": ("at",),
     "tokens": ("created_at",),
+    "idempotency": ("created_at",),
 }

@@ -208,7 +208,8 @@ async def authenticate(request: Request) -> Caller:
 
 async def known(request: Request) -> None:
     """Every route's first dependency: whoever is nobody learns nothing of what else is wrong with their request."""
-    request.state.caller = await authenticate(request)
+    if not hasattr(request.state, "caller"):  # a keyed command is asked before its transaction begins
+        request.state.caller = await authenticate(request)
 
 
 # Only tells the API's description where the token goes; what it says is read by `bearer`, and refused in our own words.

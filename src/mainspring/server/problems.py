@@ -50,10 +50,17 @@ CODES: Mapping[str, Meaning] = {
     "claim_lost": Meaning(409, "This claim is over", "Stop working on the run; another claim, or nobody, has it now."),
     "run_ended": Meaning(409, "The run has ended", "There is nothing left to cancel."),
     "run_not_dead": Meaning(409, "The run is neither failed nor lost", "Only a dead run is retried; read what state it is in."),
+    "key_in_progress": Meaning(
+        409, "The same Idempotency-Key is being carried out", "Send it again after `Retry-After`: the answer is kept.", retryable=True
+    ),
+    "answer_withheld": Meaning(
+        409, "It was done, and its secret is not kept", "`current` is what was made: revoke it, and make another with a new key."
+    ),
     "version_conflict": Meaning(412, "It was changed meanwhile", "`current` is what it is now: decide again, and send its version."),
     "body_too_large": Meaning(413, "The body is too large", "Bodies are at most 1 MiB."),
     "unsupported_media_type": Meaning(415, "The body is of the wrong type", "Send application/json."),
     "invalid": Meaning(422, "The input is refused", "`errors` names each field and what is wrong with it."),
+    "key_reused": Meaning(422, "The Idempotency-Key stood for another request", "Take a new key for each command."),
     "not_available_yet": Meaning(422, "This release does not know it yet", "`errors` names each field; leave them out."),
     "too_many_requests": Meaning(429, "Too much at once", "Wait as long as `Retry-After` says.", retryable=True),
     "internal": Meaning(500, "The server has a defect", "It is logged under `request_id`; nothing was changed, or it says so."),
@@ -138,7 +145,8 @@ def of_refusal(refusal: Refusal) -> Problem:
         case VersionConflict(current=current):
             return Problem.coded("version_conflict", detail, more={"current": current})
         case Conflict(code=code):
-            return Problem(code=code, status=409, detail=detail)
+            again = code in CODES and CODES[code].retryable
+            return Problem(code=code, status=409, detail=detail, retryable=again)
         case _:
             return Problem(code=refusal.code, status=400, detail=detail)
 

@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from mainspring.agents.service import AgentService
 from mainspring.agents.views import AgentView, shown_run
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.routes.runs import RunOut
 from mainspring.server.versions import IfMatch, etag, expected
 
-router = APIRouter(prefix="/agents", tags=["agents"])
+router = APIRouter(prefix="/agents", tags=["agents"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=100, description="Handle or id")]
 Slots = Annotated[int, Field(ge=1, le=1000, description="How many of its runs may be held at once")]

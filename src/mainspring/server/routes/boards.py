@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from mainspring.boards.model import Board, BoardState
 from mainspring.boards.service import BoardService
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.versions import etag
 
-router = APIRouter(prefix="/boards", tags=["boards"])
+router = APIRouter(prefix="/boards", tags=["boards"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=100, description="Id or key")]
 RunState = Literal["queued", "running", "done", "failed", "blocked", "cancelled", "lost"]

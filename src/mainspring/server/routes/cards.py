@@ -13,10 +13,11 @@ from mainspring.boards import model
 from mainspring.boards.model import UNSET, Card, CardEdit, CardQuery
 from mainspring.boards.service import BoardService
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.versions import IfMatch, etag, expected
 
-router = APIRouter(prefix="/cards", tags=["cards"])
+router = APIRouter(prefix="/cards", tags=["cards"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=100, description="Id or key, like OPS-12")]
 Title = Annotated[str, Field(min_length=1, max_length=200)]

@@ -13,9 +13,10 @@ from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
 from mainspring.operators.model import Asked, Letter
 from mainspring.server.answers import DeskPage, DiscardedOut, PlanOut, ReplayedOut, WholeLetter
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import PageQuery, Paging, unseal
 
-router = APIRouter(prefix="/desk", tags=["desk"])
+router = APIRouter(prefix="/desk", tags=["desk"], route_class=Route)
 
 
 class Which(BaseModel):

@@ -12,8 +12,9 @@ from mainspring import faultpoints
 from mainspring.config import is_loopback
 from mainspring.rooms import FieldError, Invalid, NotFound
 from mainspring.server.auth import require
+from mainspring.server.keyed import Route
 
-router = APIRouter(prefix="/dev", tags=["dev"])
+router = APIRouter(prefix="/dev", tags=["dev"], route_class=Route)
 
 
 class Fault(BaseModel):

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query, Request
 from mainspring.operators.log import shown_attempt, shown_effect
 from mainspring.server.answers import EffectOut, EffectPage, EffectWithAttempts
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.spine.effects import EffectState
 
-router = APIRouter(prefix="/effects", tags=["effects"])
+router = APIRouter(prefix="/effects", tags=["effects"], route_class=Route)
 
 
 @router.get("", response_model=EffectPage)

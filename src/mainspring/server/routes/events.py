@@ -9,9 +9,10 @@ from fastapi import APIRouter, Path, Query, Request
 from mainspring.operators.log import shown
 from mainspring.server.answers import EventOut, EventPage
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import LIMIT_DEFAULT, LIMIT_MAX
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(prefix="/events", tags=["events"], route_class=Route)
 
 Seq = Annotated[int, Path(ge=1, lt=2**63, description="Place in the log")]
 SEQ_MAX = 2**63 - 1

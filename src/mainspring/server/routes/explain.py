@@ -9,8 +9,9 @@ from fastapi import APIRouter, Query, Request
 from mainspring.operators.explain import EVENTS_DEFAULT, EVENTS_MAX
 from mainspring.server.answers import StoryOut
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 
-router = APIRouter(prefix="/explain", tags=["explain"])
+router = APIRouter(prefix="/explain", tags=["explain"], route_class=Route)
 
 _REF = "A card's key or id, an event as `event:12` or `12`, the id of an effect or run, a rule's id or name"
 

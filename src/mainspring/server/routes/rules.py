@@ -11,12 +11,13 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from mainspring.rooms import FieldError, Invalid
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.versions import IfMatch, etag, expected
 from mainspring.triggers.model import RULE_KINDS, TERMS, Rule
 from mainspring.triggers.service import RuleService
 
-router = APIRouter(prefix="/rules", tags=["rules"])
+router = APIRouter(prefix="/rules", tags=["rules"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=200, description="Id or name")]
 

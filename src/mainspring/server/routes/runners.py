@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mainspring.agents.runners import Claimed, ClaimRequest, RunnerService
 from mainspring.agents.views import RunnerView
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.polls import or_gone
 
-router = APIRouter(tags=["runners"])
+router = APIRouter(tags=["runners"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=200, description="Name or id")]
 WAIT_SECONDS_MAX = 60.0

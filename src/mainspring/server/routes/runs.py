@@ -15,9 +15,10 @@ from mainspring.agents.service import RunService
 from mainspring.agents.views import LogLine, shown_run
 from mainspring.rooms import NotFound
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging, unseal
 
-router = APIRouter(prefix="/runs", tags=["runs"])
+router = APIRouter(prefix="/runs", tags=["runs"], route_class=Route)
 
 RunId = Annotated[UUID, Path(description="The run's id")]
 Claim = Annotated[UUID, Field(strict=False, description="The claim that the runner was given with the run")]

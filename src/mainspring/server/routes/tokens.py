@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from mainspring.agents.tokens import EXPIRY_SECONDS_MAX, TokenService
 from mainspring.agents.views import TokenView
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 
-router = APIRouter(prefix="/tokens", tags=["tokens"])
+router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=Route)
 
 
 class NewToken(BaseModel):

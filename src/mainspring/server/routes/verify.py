@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request
 
 from mainspring.server.answers import ReportOut
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 
-router = APIRouter(prefix="/verify", tags=["verify"])
+router = APIRouter(prefix="/verify", tags=["verify"], route_class=Route)
 
 
 @router.get("", response_model=ReportOut)

@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
 
-router = APIRouter(prefix="/whoami", tags=["tokens"])
+router = APIRouter(prefix="/whoami", tags=["tokens"], route_class=Route)
 
 
 class WhoAmI(BaseModel):
