@@ -29,6 +29,5 @@ page is read, over all tenants, so every process shows the same. No label names 
 
 {table(["metric", "type", "labels", "what it is"], rows)}
 Worth an alert: `mainspring_drain_lag_seconds` and `mainspring_effects_oldest_owed_seconds` that grow (nobody carries on),
-`mainspring_effects_dead`, `mainspring_runs{{state="failed"}}` and `mainspring_runs{{state="lost"}}` above zero (somebody has to decide), `mainspring_log_holes_total` and `mainspring_drain_poisoned_total`
-that move (data is not what it should be). `mainspring_sweep_repaired_total` counts what a net found that the fast path had missed.
+`mainspring_dead_letters` above zero (somebody has to decide), `mainspring_log_holes_total` and `mainspring_drain_poisoned_total` that move (data is not what it should be). `mainspring_sweep_repaired_total` counts what a net found that the fast path had missed.
 """

@@ -73,7 +73,13 @@ effects_owed = Gauge("mainspring_effects_owed", "Live effects.", ["kind"], regis
 effects_oldest_owed = Gauge(
     "mainspring_effects_oldest_owed_seconds", "Age of the oldest live effect.", ["kind"], registry=REGISTRY
 )
-effects_dead = Gauge("mainspring_effects_dead", "Dead letters.", ["kind"], registry=REGISTRY)
+effects_dead = Gauge("mainspring_effects_dead", "Dead effects.", ["kind"], registry=REGISTRY)
+dead_letters = Gauge(
+    "mainspring_dead_letters",
+    "What stands on the desk: dead effects by their kind, and failed or lost runs as kind run.",
+    ["kind"],
+    registry=REGISTRY,
+)
 event_head = Gauge("mainspring_event_head", "Sum of the heads of all logs.", registry=REGISTRY)
 drained_position = Gauge(
     "mainspring_drained_position", "Sum of the positions of all cursors.", registry=REGISTRY

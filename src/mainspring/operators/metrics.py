@@ -1,4 +1,4 @@
-"""Gauges of what is owed, asked of the database in one statement a scrape. Takes nothing; leaves `telemetry`'s gauges set."""
+"""Gauges of what is owed and of what is dead, asked of the database at a scrape. Takes nothing; leaves `telemetry`'s gauges set."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from mainspring.sql import Queries
 
 SQL = Queries("mainspring.operators.sql")
 
+_BY_KIND = (
+    telemetry.effects_owed,
+    telemetry.effects_oldest_owed,
+    telemetry.effects_dead,
+    telemetry.dead_letters,
+)
+
 
 async def measure(db: Database) -> None:
     """Set the gauges of the log, its cursors and the effects, over all tenants. Kinds that have nothing are left out."""
     async with db.system("metrics") as scope:
         log = await scope.fetchrow(SQL["log_gauges"])
         kinds = await scope.fetch(SQL["effect_gauges"])
+        dead_runs = await scope.fetchval(SQL["dead_runs"])
     assert log is not None
     telemetry.event_head.set(log["head"])
     telemetry.drained_position.set(log["position"])
     telemetry.drain_lag.set(log["lag_seconds"])
-    for gauge in (telemetry.effects_owed, telemetry.effects_oldest_owed, telemetry.effects_dead):
+    for gauge in _BY_KIND:
         gauge.clear()
     for row in kinds:
         telemetry.effects_owed.labels(row["kind"]).set(row["owed"])
         telemetry.effects_oldest_owed.labels(row["kind"]).set(row["oldest_seconds"])
         telemetry.effects_dead.labels(row["kind"]).set(row["dead"])
+        telemetry.dead_letters.labels(row["kind"]).set(row["dead"])
+    telemetry.dead_letters.labels("run").set(dead_runs)

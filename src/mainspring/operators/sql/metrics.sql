@@ -19,3 +19,7 @@ select kind, count(*) filter (where state <> 'dead') as owed, count(*) filter (w
     select kind, state, created_at from mainspring.effects where state = 'dead'
 ) living
 group by kind;
+
+-- name: dead_runs
+-- Over all tenants, as the desk shows them; by the partial index of dead runs.
+select count(*) from mainspring.runs where state in ('failed', 'lost');
