@@ -47,6 +47,16 @@ async def test_a_cards_story_goes_from_the_move_to_what_the_run_waits_for(board)
     assert "owes launch (rule 'doing to echo' v1): done: launched echo" in text
 
 
+async def test_a_launch_that_a_pin_owes_says_so(board):
+    await board.post(
+        "boards", {"key": "PIN", "name": "Pinned", "states": [{"name": "ready", "eligible": True}]}
+    )
+    card = await board.post("cards", {"board": "PIN", "title": "x", "agent": "echo"})
+    await board.settle()
+    text = "\n".join(lines((await board.get("explain", ref=card["key"]))["tree"]))
+    assert "owes launch (no rule: the card is pinned to echo): done: launched echo" in text
+
+
 async def test_what_did_not_match_is_told_with_the_first_term_that_failed(board):
     card = await moved(board, to="review")
     story = await board.get("explain", ref=card["key"])

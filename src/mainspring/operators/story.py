@@ -19,6 +19,7 @@ Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
 NAMES_SHOWN_MAX: Final = 8
+_DISPATCH: Final = "dispatch:"  # how the key of a launch begins that a pinned card owes, and no rule
 # what an obligation's term means to somebody who does not know the obligation
 _TERMS: Final[Mapping[tuple[str, str], str]] = {
     ("dispatch", "eligible"): "the card is not both pinned to an agent and in an eligible state",
@@ -184,13 +185,21 @@ class Story:
     def _effect_node(self, row: Row, told: set[Any]) -> Node:
         told.add(row["id"])
         standing, tone = effect_standing(row)
-        why = self.found.rule_names.get(row["rule_id"])
-        because = f" (rule {why!r} v{row['rule_version']})" if why else ""
         runs = self._runs_of(row)
         told.update(run["id"] for run in runs)
         children = [attempt_node(one) for one in self.found.history.get(row["id"], ())]
         children += [self._run_node(run) for run in runs]
-        return Node(f"owes {row['kind']}{because}: {standing}", tone, tuple(children))
+        return Node(f"owes {row['kind']}{self._because(row)}: {standing}", tone, tuple(children))
+
+    def _because(self, row: Row) -> str:
+        """Return, in brackets, what an effect is owed by, where its kind alone does not say it."""
+        if rule := self.found.rule_names.get(row["rule_id"]):
+            return f" (rule {rule!r} v{row['rule_version']})"
+        if not row["key"].startswith(_DISPATCH):
+            return ""
+        event = next((one for one in self.found.events if one.seq == row["event_seq"]), None)
+        agent = _part(event.data, "card").get("agent") if event else None
+        return f" (no rule: the card is pinned to {agent or 'its agent'})"
 
     def _run_node(self, row: Row) -> Node:
         standing, tone = run_standing(row)
