@@ -88,9 +88,10 @@ class Hands:
         alone: bool = False,
     ) -> list[Effect]:
         leases = dict.fromkeys(kinds or ("mail",), lease)
-        return await self.store.claim(
+        claimed = await self.store.claim(
             ClaimRequest(worker=worker, lease_seconds=leases, limit=limit, after=after, alone=alone)
         )
+        return claimed.effects
 
     async def claim_one(self, *kinds: str, **how: Any) -> Effect:
         [effect] = await self.claim(*kinds, **how)

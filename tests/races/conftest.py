@@ -39,7 +39,7 @@ class Ground:
         return ClaimRequest(worker=worker, lease_seconds={"work": lease_seconds}, limit=limit, **more)
 
     async def claim(self, worker: str = "w", **more: Any) -> list[Effect]:
-        return await self.store.claim(self.request(worker, **more))
+        return (await self.store.claim(self.request(worker, **more))).effects
 
     async def age(self, seconds: float) -> None:
         async with self.pool.acquire() as conn:

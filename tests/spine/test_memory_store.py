@@ -29,7 +29,7 @@ async def tell(store: MemoryStore) -> list[Any]:
     async with store.tenant(TENANT) as tx:
         await store.owe(tx, [(TENANT, NewEffect("mail", key=key)) for key in "abc"])
         await store.append(tx, TENANT, [NewEvent("order.paid")])
-    first, second, _ = await store.claim(WORKER)
+    first, second, _ = (await store.claim(WORKER)).effects
     async with store.tenant(TENANT) as tx:
         await store.settle(
             tx, [resolve(first, Done(), KIND, random=0.5), resolve(second, Retry("x"), KIND, random=0.5)]
@@ -56,13 +56,11 @@ async def test_time_passes_only_when_it_is_moved_unless_a_clock_is_given():
     running = MemoryStore(elapsed=lambda: moved[0])
     for store in (still, running):
         await tell(store)
-        assert await store.claim(WORKER) == []
+        assert (await store.claim(WORKER)).effects == []
     moved[0] += 61
-    assert (
-        len(await running.claim(ClaimRequest(worker="w", lease_seconds={"mail": 1.0}, limit=1, alone=True)))
-        == 1
-    )
-    assert await still.claim(WORKER) == []
+    alone = ClaimRequest(worker="w", lease_seconds={"mail": 1.0}, limit=1, alone=True)
+    assert len((await running.claim(alone)).effects) == 1
+    assert (await still.claim(WORKER)).effects == []
 
 
 async def test_a_task_that_never_waits_still_lets_the_others_in():

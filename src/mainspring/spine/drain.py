@@ -71,7 +71,8 @@ class Drain(Generic[H]):
             await self._store.advance(tx, moves(cursors, drained))
             reach(FaultPoint.DRAIN_BEFORE_COMMIT)
         reach(FaultPoint.DRAIN_AFTER_COMMIT)
-        self._after = drained[-1].tenant_id if drained else cursors[-1].tenant_id
+        # the last one read, drained or not: tenants that stand still must not use up every round
+        self._after = read[-1].tenant_id if read else cursors[-1].tenant_id
         return Drained(events=len(drained), owed=owed)
 
     async def _owe(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:

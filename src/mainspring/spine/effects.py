@@ -285,11 +285,20 @@ def clean(text: str) -> str:
 
 def checked(outcome: object) -> Outcome:
     """Return what an executor answered; raise Misuse when that is none of the outcomes. None does not mean Done."""
-    if isinstance(outcome, Done | Dropped | Retry | Deferred | Held | Failed | Unknown):
-        return outcome
-    raise Misuse(
-        f"an executor answers Done, Dropped, Retry, Deferred, Held, Failed or Unknown, not {outcome!r:.200}"
-    )
+    if not isinstance(outcome, Done | Dropped | Retry | Deferred | Held | Failed | Unknown):
+        raise Misuse(
+            f"an executor answers Done, Dropped, Retry, Deferred, Held, Failed or Unknown, not {outcome!r:.200}"
+        )
+    match outcome:
+        case Done(text) | Dropped(text) | Held(text) | Failed(text) | Unknown(text):
+            texts: tuple[object, ...] = (text,)
+        case Retry() as again:
+            texts = (again.error,)
+        case Deferred() as later:
+            texts = (later.reason,)
+    if not all(isinstance(text, str) for text in texts):
+        raise Misuse(f"an outcome says why in text, not as in {outcome!r:.200}")
+    return outcome
 
 
 def outcome_of(error: Exception) -> Outcome:

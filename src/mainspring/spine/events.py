@@ -14,6 +14,20 @@ from mainspring.spine.errors import Misuse
 
 KIND = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z0-9_-]+)?")
 SUBJECT_LENGTH_MAX = 200
+JSON_DEPTH_MAX = 100  # far below what any reader's stack takes: what is stored can always be read again
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def too_deep(text: str) -> bool:
+    """Tell whether a JSON text nests deeper than JSON_DEPTH_MAX."""
+    if text.count("{") + text.count("[") <= JSON_DEPTH_MAX:
+        return False
+    depth = 0
+    for mark in _TEXTS.sub("", text):
+        depth += (mark in "{[") - (mark in "}]")
+        if depth > JSON_DEPTH_MAX:
+            return True
+    return False
 
 
 class Trust(StrEnum):

@@ -93,7 +93,7 @@ class ClaimRequest:
 
     Args:
         lease_seconds: by kind; also the kinds that are asked for.
-        after: the last tenant served; the search starts behind it and wraps.
+        after: where the last claim ended; the search starts behind it and wraps.
         alone: ask for one effect that has crashed its workers, instead of ordinary ones.
     """
 
@@ -102,6 +102,14 @@ class ClaimRequest:
     limit: int
     after: UUID | None = None
     alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What a claim took, and the last tenant that it served or looked at: the next one starts behind it."""
+
+    effects: list[Effect]
+    after: UUID | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +177,7 @@ class Outbox(Protocol[H_contra]):
     async def owe_drained(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert, in (tenant, kind, key) order, those that no row stands for yet, and make them due; return how many."""
 
-    async def claim(self, request: ClaimRequest) -> list[Effect]:
+    async def claim(self, request: ClaimRequest) -> Claimed:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:

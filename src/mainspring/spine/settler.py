@@ -16,7 +16,7 @@ from uuid import UUID
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Effect, Move, Settlement
-from mainspring.spine.errors import Definitive, Misuse, OutcomeUnknown, Transient
+from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import NO_CAUSE, NewEvent
 from mainspring.spine.ports import H, Store
 from mainspring.spine.transaction import Transaction
@@ -26,6 +26,7 @@ log = logging.getLogger("mainspring.spine")
 Finished = tuple[Effect, Settlement]
 Write = Callable[[Sequence[Finished]], Awaitable[None]]
 _RETRY_PAUSE_SECONDS = 0.5
+_BURIALS_MAX = 4  # each holds a connection while it waits for its tenant's log
 
 
 class Settler(Generic[H]):
@@ -33,20 +34,22 @@ class Settler(Generic[H]):
 
     Args:
         open_transaction: opens a tenant's transaction, for burials, which append `effect.dead`.
-        settled: called for each effect whose settlement was written or refused.
+        settled: called with the effects whose settlements were written or refused.
     """
 
     def __init__(
         self,
         store: Store[H],
         open_transaction: Callable[[UUID], AbstractAsyncContextManager[Transaction[H]]],
-        settled: Callable[[Effect], None],
+        settled: Callable[[Sequence[Effect]], None],
     ) -> None:
         self._store = store
         self._open = open_transaction
         self._settled = settled
         self._waiting: list[Finished] = []
         self._flushing: asyncio.Task[None] | None = None
+        self._burying: set[asyncio.Task[None]] = set()
+        self._graves = asyncio.Semaphore(_BURIALS_MAX)
 
     def submit(self, effect: Effect, settlement: Settlement) -> None:
         """Have a settlement written soon."""
@@ -73,33 +76,55 @@ class Settler(Generic[H]):
         for alive in filter(None, (plain, other)):
             await self._until_written(alive, self._settle)
         for _, burials in groupby(dead, key=_by_tenant):
-            await self._until_written(list(burials), self._bury)
+            # a burial waits for its tenant's log; nobody else's outcome waits with it
+            task = asyncio.create_task(self._until_buried(list(burials)), name="mainspring bury")
+            self._burying.add(task)
+            task.add_done_callback(self._burying.discard)
         reach(FaultPoint.WORKER_AFTER_SETTLE)
+
+    async def _until_buried(self, batch: Sequence[Finished]) -> None:
+        async with self._graves:
+            await self._until_written(batch, self._bury)
 
     async def _until_written(self, batch: Sequence[Finished], write: Write) -> None:
         """An outage is waited out: until another claims, a late settle is as good as an early one."""
         while True:
             try:
                 await write(batch)
-                break
             except (Transient, OutcomeUnknown) as error:
                 telemetry.loop_failures.labels("settle", type(error).__name__).inc()
                 await asyncio.sleep(_RETRY_PAUSE_SECONDS)
-            except (Definitive, Misuse) as error:
-                if len(batch) > 1:
-                    for one in batch:
-                        await self._until_written([one], write)
-                    return
-                if write == self._bury:
-                    # what cannot be told in its tenant's log is dead all the same
-                    log.error("settle: the end of %s cannot be told: %s", batch[0][0].id, error)
-                    await self._until_written(batch, self._settle)
-                    return
-                telemetry.loop_failures.labels("settle", type(error).__name__).inc()
-                log.error("settle: the outcome of %s cannot be stored: %s", batch[0][0].id, error)
-                break
-        for effect, _ in batch:
-            self._settled(effect)
+            except Exception as error:  # noqa: BLE001 - counted in _one_by_one, where it is pinned to its row
+                await self._one_by_one(batch, write, error)
+                return
+            else:
+                self._settled([effect for effect, _ in batch])
+                return
+
+    async def _one_by_one(self, batch: Sequence[Finished], write: Write, error: Exception) -> None:
+        """What cannot be written spoils no neighbour: it is let go by itself, and its lease runs out."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._until_written([one], write)
+            return
+        [(effect, _)] = batch
+        telemetry.loop_failures.labels("settle", type(error).__name__).inc()
+        if write == self._bury:
+            # what cannot be told in its tenant's log is dead all the same
+            log.error("settle: the end of %s cannot be told: %s: %s", effect.id, type(error).__name__, error)
+            await self._until_written(batch, self._settle)
+            return
+        log.error(
+            "settle: the outcome of %s cannot be stored: %s: %s", effect.id, type(error).__name__, error
+        )
+        self._settled([effect])
+
+    async def stop(self) -> None:
+        """Write no more; what is unwritten is left to its lease."""
+        tasks = [task for task in (self._flushing, *self._burying) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _settle(self, batch: Sequence[Finished]) -> None:
         async with self._store.system("settle") as tx:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Generic, assert_never
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from mainspring.spine.effects import (
     Done,
     Dropped,
     Effect,
+    Failed,
     Held,
     Outcome,
     Settlement,
@@ -40,6 +42,9 @@ from mainspring.spine.transaction import Transaction
 log = logging.getLogger("mainspring.spine")
 
 _TRANSIENT_TRIES = 3
+# a labelled counter is looked up once, not once an effect: the kinds are those that are declared
+_waited = cache(telemetry.effect_latency.labels)
+_attempts = cache(telemetry.effect_attempts.labels)
 _HAND_BACK_SECONDS = 5.0  # to write what is handed back takes a moment, however short the grace is
 _FIRST_PATIENCE_SECONDS = 5.0
 _LONGEST_PATIENCE_SECONDS = 300.0
@@ -51,7 +56,7 @@ class InHand:
 
     effect: Effect
     trusted_until: float
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Settlement | None] | None = None
     executed: bool = False
 
 
@@ -62,7 +67,7 @@ class _Undo(Exception):
 
 
 class Worker(Generic[H]):
-    """Executes what is due, at most `slots` at once.
+    """Executes what is due, at most `slots` at once; while one batch is being settled, the next is claimed and executed.
 
     Args:
         transactions_max: how many transactional executors run at once; each needs a connection.
@@ -89,6 +94,7 @@ class Worker(Generic[H]):
         self._transactions = asyncio.Semaphore(transactions_max)
         self._settler: Settler[H] = Settler(store, open_transaction, self._let_go)
         self._in_hand: dict[UUID, InHand] = {}
+        self._executing = 0
         self._empty = asyncio.Event()
         self._empty.set()
         self._after: UUID | None = None
@@ -97,6 +103,7 @@ class Worker(Generic[H]):
         self._quiet = False
         self._claiming = 0
         self._patience_seconds = _FIRST_PATIENCE_SECONDS
+        self._rest_until = 0.0
 
     @property
     def in_hand(self) -> int:
@@ -110,7 +117,7 @@ class Worker(Generic[H]):
 
     async def take(self) -> int:
         """Claim into the free slots and start executing; return how many were claimed."""
-        free = self._slots - len(self._in_hand)
+        free = self._free()
         self._saturated = free <= 0
         if self._saturated or not self._executors or self._closing or self._quiet:
             return 0
@@ -118,10 +125,14 @@ class Worker(Generic[H]):
         self._claiming += 1
         self._empty.clear()
         try:
-            return self._begin(await self._store.claim(self._request(limit=free)))
+            return await self._claim(self._request(limit=free))
         finally:
             self._claiming -= 1
             self._note_if_empty()
+
+    def _free(self) -> int:
+        """How many more may be claimed: a slot is free once its executor has answered, unless as many wait to be settled."""
+        return self._slots - max(self._executing, len(self._in_hand) - self._slots)
 
     async def run_once(self) -> int:
         """Claim into the free slots, and return when all that is in hand is settled."""
@@ -134,15 +145,20 @@ class Worker(Generic[H]):
 
         Claims nothing else until what is in hand is done; when that takes too long it claims on, and waits longer next time.
         """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._rest_until:
+            return 0
         self._quiet = True
         try:
             if not await self._until_empty(self._patience_seconds):
+                # claim on for longer than was waited: one long effect must not stall all the others
+                self._rest_until = loop.time() + 2 * self._patience_seconds
                 self._patience_seconds = min(2 * self._patience_seconds, _LONGEST_PATIENCE_SECONDS)
                 return 0
             self._patience_seconds = _FIRST_PATIENCE_SECONDS
             if self._closing:
                 return 0
-            taken = self._begin(await self._store.claim(self._request(limit=1, alone=True)))
+            taken = await self._claim(self._request(limit=1, alone=True))
             await self._until_empty()
             return taken
         finally:
@@ -164,44 +180,56 @@ class Worker(Generic[H]):
             worker=self._name, lease_seconds=self.lease_seconds, limit=limit, after=self._after, alone=alone
         )
 
-    def _begin(self, claimed: list[Effect]) -> int:
-        if claimed:
-            reach(FaultPoint.WORKER_AFTER_CLAIM)
-            self._empty.clear()
-            # whoever slept through his lease may be given his own row again: the old run is over
-            again = {effect.id for effect in claimed}
-            self._give_up([held for held in self._in_hand.values() if held.effect.id in again])
-        now = asyncio.get_running_loop().time()
-        for effect in claimed:
-            kind = self._executors[effect.kind].kind
-            held = InHand(effect, trusted_until=now + kind.lease_seconds)
+    async def _claim(self, request: ClaimRequest) -> int:
+        asked_at = asyncio.get_running_loop().time()
+        claimed = await self._store.claim(request)
+        self._after = claimed.after
+        self._begin(claimed.effects, asked_at)
+        return len(claimed.effects)
+
+    def _begin(self, effects: Sequence[Effect], asked_at: float) -> None:
+        if not effects:
+            return
+        reach(FaultPoint.WORKER_AFTER_CLAIM)
+        self._empty.clear()
+        # whoever slept through his lease may be given his own row again: the old run is over
+        again = {effect.id for effect in effects}
+        self._give_up([held for held in self._in_hand.values() if held.effect.id in again])
+        loop = asyncio.get_running_loop()
+        self._executing += len(effects)
+        for effect in effects:
+            executor = self._executors[effect.kind]
+            held = InHand(effect, trusted_until=asked_at + executor.kind.lease_seconds)
             self._in_hand[effect.claim_id] = held
-            held.task = asyncio.create_task(self._handle(held))
-            telemetry.effect_latency.labels(effect.kind).observe(effect.waited_seconds)
-        if claimed:
-            self._after = claimed[-1].tenant_id
-        return len(claimed)
+            held.task = loop.create_task(self._handle(executor, held))
+            held.task.add_done_callback(partial(self._ended, executor, held))
+            _waited(effect.kind).observe(effect.waited_seconds)
 
     # executing ----------------------------------------------------------------------------------------------
 
-    async def _handle(self, held: InHand) -> None:
-        effect = held.effect
-        executor = self._executors[effect.kind]
+    async def _handle(self, executor: Executor[H], held: InHand) -> Settlement | None:
+        """Return the settlement still to be written; None when it was written with the work, or is not ours to write."""
         try:
-            settlement = bury_crashed(effect, executor.kind)
-            if settlement is None:
-                settlement = await self._execute(executor, held)
+            return bury_crashed(held.effect, executor.kind) or await self._execute(executor, held)
         except LeaseLost:
-            settlement = None
-        except asyncio.CancelledError:
-            if not self._closing:
-                self._let_go(effect)
-                return
-            settlement = self._hand_back(executor, held)
-        if settlement is None:
-            self._let_go(effect)
+            return None
+
+    def _ended(self, executor: Executor[H], held: InHand, task: asyncio.Task[Settlement | None]) -> None:
+        """Whatever way a task ends, and were it before its first step: its slot is free, and its row is settled or let go."""
+        self._executing -= 1
+        if task.cancelled():
+            settlement = self._hand_back(executor, held) if self._closing else None
+        elif (error := task.exception()) is not None:
+            telemetry.loop_failures.labels("execute", type(error).__name__).inc()
+            log.error("worker: %s cannot be settled: %s: %s", held.effect.id, type(error).__name__, error)
+            settlement = self._resolve(executor, held.effect, Failed(f"{type(error).__name__}: {error}"))
         else:
-            self._settler.submit(effect, settlement)
+            settlement = task.result()
+        if settlement is None:
+            self._let_go([held.effect])
+        else:
+            self._settler.submit(held.effect, settlement)
+            self._tell_if_free()
 
     async def _execute(self, executor: Executor[H], held: InHand) -> Settlement | None:
         """Run the executor; return the settlement still to be written, or None when it was written with the work."""
@@ -220,11 +248,13 @@ class Worker(Generic[H]):
         return self._resolve(executor, held.effect, outcome)
 
     def _resolve(self, executor: Executor[H], effect: Effect, outcome: Outcome) -> Settlement:
-        telemetry.effect_attempts.labels(effect.kind, type(outcome).__name__.lower()).inc()
+        _attempts(effect.kind, type(outcome).__name__.lower()).inc()
         return resolve(effect, outcome, executor.kind, random=random.random())  # noqa: S311 - spreads a backoff
 
     async def _run_external(self, executor: External, effect: Effect) -> Outcome:
         try:
+            if executor.kind.timeout_seconds is None:
+                return checked(await executor.run(effect))
             async with asyncio.timeout(executor.kind.timeout_seconds):
                 return checked(await executor.run(effect))
         except Exception as error:  # noqa: BLE001 - becomes the effect's outcome, which is counted
@@ -251,7 +281,8 @@ class Worker(Generic[H]):
 
     async def _run_and_settle(self, executor: Transactional[H], effect: Effect) -> None:
         async with self._open(effect.tenant_id) as tx:
-            outcome = checked(await executor.run(effect, tx))
+            async with asyncio.timeout(executor.kind.timeout_seconds):
+                outcome = checked(await executor.run(effect, tx))
             if not isinstance(outcome, Done | Dropped | Held):
                 raise _Undo(outcome)
             reach(FaultPoint.WORKER_AFTER_EXECUTE)
@@ -267,10 +298,14 @@ class Worker(Generic[H]):
         outcome: Outcome = Unknown("cut short by a shutdown") if acted else Deferred(0.0, "shutting down")
         return self._resolve(executor, held.effect, outcome)
 
-    def _let_go(self, effect: Effect) -> None:
-        self._in_hand.pop(effect.claim_id, None)
+    def _let_go(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._in_hand.pop(effect.claim_id, None)
         self._note_if_empty()
-        if self._saturated:
+        self._tell_if_free()
+
+    def _tell_if_free(self) -> None:
+        if self._saturated and self._free() > 0:
             self._saturated = False
             self._freed()
 
@@ -288,12 +323,15 @@ class Worker(Generic[H]):
         if not held:
             return
         asked_at = loop.time()
+        shortest = min(lease for _, lease in held)
         try:
-            lost = await self._store.renew(
-                [(one.effect.tenant_id, one.effect.id, one.effect.claim_id, lease) for one, lease in held]
-            )
-        except Transient:
-            self._give_up([one for one, _ in held if loop.time() >= one.trusted_until])
+            async with asyncio.timeout(shortest / 3):
+                lost = await self._store.renew(
+                    [(one.effect.tenant_id, one.effect.id, one.effect.claim_id, lease) for one, lease in held]
+                )
+        except Exception:
+            # our own clock may only make us stop sooner: what may be another's by now is given up
+            self._give_up([one for one, _ in held if loop.time() + shortest / 3 >= one.trusted_until])
             raise
         for one, lease in held:
             if one.effect.id not in lost:
@@ -327,6 +365,7 @@ class Worker(Generic[H]):
             try:
                 await asyncio.wait_for(self._empty.wait(), max(grace_seconds, _HAND_BACK_SECONDS))
             except TimeoutError:
+                await self._settler.stop()
                 log.warning(
                     "worker: %d effects were not handed back; their leases will run out", len(self._in_hand)
                 )

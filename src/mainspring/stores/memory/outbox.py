@@ -25,7 +25,7 @@ from mainspring.spine.effects import (
     step,
 )
 from mainspring.spine.errors import Misuse
-from mainspring.spine.ports import ClaimRequest, Settled
+from mainspring.spine.ports import Claimed, ClaimRequest, Settled
 from mainspring.stores.memory import values
 from mainspring.stores.memory.log import rotated
 from mainspring.stores.memory.tables import EffectRecord, MemoryTransaction, Tables
@@ -326,8 +326,9 @@ def is_expired(row: EffectRecord, now: datetime) -> bool:
     return row.state == EffectState.CLAIMED and row.lease_until is not None and row.lease_until < now
 
 
-def claim(tx: MemoryTransaction, request: ClaimRequest) -> list[Effect]:
+def claim(tx: MemoryTransaction, request: ClaimRequest) -> Claimed:
     """Claim what `request` asks for: one row that ended its workers, or ordinary rows, tenant by tenant."""
+    after = request.after
     with tx.statement() as now:
         asked = [
             row
@@ -344,10 +345,12 @@ def claim(tx: MemoryTransaction, request: ClaimRequest) -> list[Effect]:
             expired = [row for row in expired if row.crashes + 1 < CRASHES_ALONE]
             ready = _fairly([row for row in ready if row.crashes < CRASHES_ALONE], request)
             picked = [*expired, *ready][: request.limit]
+            served = picked[len(expired) :]
+            after = served[-1].tenant_id if served else after
         picked.sort(key=_by_due)
         claimed = [_claim(tx.tables, row, request, now) for row in picked]
     telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
-    return claimed
+    return Claimed(effects=claimed, after=after)
 
 
 def _fairly(ready: Sequence[EffectRecord], request: ClaimRequest) -> list[EffectRecord]:

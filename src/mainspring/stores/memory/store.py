@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mainspring.ids import new_id
-from mainspring.spine.effects import CRASHES_ALONE, Effect
+from mainspring.spine.effects import CRASHES_ALONE
 from mainspring.spine.errors import Misuse
-from mainspring.spine.ports import ClaimRequest, Due
+from mainspring.spine.ports import Claimed, ClaimRequest, Due
 from mainspring.stores.memory import outbox
 from mainspring.stores.memory.log import MemoryLog
 from mainspring.stores.memory.outbox import MemoryOutbox
@@ -88,7 +88,7 @@ class MemoryStore(MemoryLog, MemoryOutbox):
         finally:
             _open_scope.reset(token)
 
-    async def claim(self, request: ClaimRequest) -> list[Effect]:
+    async def claim(self, request: ClaimRequest) -> Claimed:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         async with self._open("claim", None) as tx:
             return outbox.claim(tx, request)

@@ -11,7 +11,7 @@ import msgspec
 
 from mainspring.spine.effects import NewEffect, Settlement
 from mainspring.spine.errors import BadData
-from mainspring.spine.events import NewEvent
+from mainspring.spine.events import JSON_DEPTH_MAX, NewEvent, too_deep
 
 EVENT_KIND_LENGTH_MAX = 100
 TENANT_NAME_LENGTH_MAX = 200
@@ -46,9 +46,12 @@ def whole(value: int | None, bits: int) -> int | None:
 def json(value: Any) -> Any:
     """Return a snapshot of a JSON value, sharing nothing with it; raise BadData for what is none."""
     try:
-        kept = msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError) as error:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadData(f"not a JSON value: {error}") from error
+    if too_deep(text):
+        raise BadData(f"a JSON value nests at most {JSON_DEPTH_MAX} deep")
+    kept = msgspec.json.decode(text)
     _refuse_nul(kept)
     return kept
 

@@ -12,7 +12,7 @@ import msgspec
 from mainspring.ids import new_id
 from mainspring.spine.effects import Attempt, Effect, EffectRow, EffectState, Move, NewEffect, Settlement
 from mainspring.spine.errors import BadData
-from mainspring.spine.events import Event, NewEvent, Trust
+from mainspring.spine.events import JSON_DEPTH_MAX, Event, NewEvent, Trust, too_deep
 
 
 class Row(Protocol):
@@ -22,11 +22,14 @@ class Row(Protocol):
 
 
 def to_json(value: Any) -> str:
-    """Encode a JSON value; raise BadData for what JSON cannot carry."""
+    """Encode a JSON value; raise BadData for what JSON cannot carry, or what no reader could be sure to read again."""
     try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError) as error:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadData(f"not a JSON value: {error}") from error
+    if too_deep(text):
+        raise BadData(f"a JSON value nests at most {JSON_DEPTH_MAX} deep")
+    return text
 
 
 def from_json(text: str) -> Any:

@@ -16,7 +16,6 @@ from mainspring.spine.effects import (
     FINAL,
     AlreadyOwed,
     Attempt,
-    Effect,
     EffectRow,
     EffectState,
     NewEffect,
@@ -25,7 +24,7 @@ from mainspring.spine.effects import (
 )
 from mainspring.spine.errors import LogBroken, Misuse
 from mainspring.spine.events import Event, NewEvent
-from mainspring.spine.ports import ClaimRequest, Cursor, Due, Settled
+from mainspring.spine.ports import Claimed, ClaimRequest, Cursor, Due, Settled
 from mainspring.sql import Queries
 from mainspring.stores.postgres import rows
 
@@ -185,30 +184,25 @@ class PostgresStore:
         for kind, n in Counter(effect.kind for effect in effects).items():
             telemetry.effects_owed_inserted.labels(kind).inc(n)
 
-    async def claim(self, request: ClaimRequest) -> list[Effect]:
+    async def claim(self, request: ClaimRequest) -> Claimed:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         kinds, leases = list(request.lease_seconds), list(request.lease_seconds.values())
+        after = request.after or _LOWEST
         async with self.db.system("claim") as tx:
             if request.alone:
                 found = await tx.fetch(SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE)
             else:
                 found = await tx.fetch(
-                    SQL["claim"],
-                    request.worker,
-                    kinds,
-                    leases,
-                    request.limit,
-                    request.after or _LOWEST,
-                    CRASHES_ALONE,
+                    SQL["claim"], request.worker, kinds, leases, request.limit, after, CRASHES_ALONE
                 )
-                await self._raise_due(tx, found, request)
+                after = await self._raise_due(tx, found, request)
         claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
         telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
-        return claimed
+        return Claimed(effects=claimed, after=after)
 
     @staticmethod
-    async def _raise_due(tx: Scope, found: Sequence[Any], request: ClaimRequest) -> None:
-        """Tenants that gave less than their share have nothing more due now: look at them later."""
+    async def _raise_due(tx: Scope, found: Sequence[Any], request: ClaimRequest) -> UUID:
+        """Look later at tenants that gave less than their share: they have nothing more due. Returns the last one asked."""
         bumps = {row["due_tenant"]: row["bumps"] for row in found if row["due_tenant"] is not None}
         given = Counter(row["tenant_id"] for row in found if row["id"] is not None and not row["reclaimed"])
         after = request.after or _LOWEST
@@ -219,6 +213,7 @@ class PostgresStore:
         spent = [tenant for tenant in asked if given[tenant] < found[0]["share"]]
         if spent:
             await tx.execute(SQL["raise_due"], spent, [bumps[tenant] for tenant in spent])
+        return asked[-1] if asked else after
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
         """Renew claims; return the ids whose claim is lost."""

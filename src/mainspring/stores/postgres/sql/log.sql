@@ -78,8 +78,8 @@ where c.tenant_id = u.tenant_id and c.name = 'effects' and c.position = u.positi
 -- The floor tick's one question: is there anything to do anywhere?
 select exists (
            select from mainspring.log_heads h
-           left join mainspring.cursors c on c.tenant_id = h.tenant_id and c.name = 'effects'
-           where h.head > coalesce(c.position, 0)
+           join mainspring.cursors c on c.tenant_id = h.tenant_id and c.name = 'effects'
+           where h.head > c.position
        ) as lagging,
        exists (
            select from mainspring.due_tenants where family = 'executed' and next_due <= statement_timestamp()
