@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, emit
+from mainspring.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
     from mainspring.config import Settings
@@ -73,10 +73,11 @@ def migrate(
         if not json:
             sys.stdout.write(refused.sql)
         raise
-    said = f"PostgreSQL {done.version}: " + (
-        f"applied {', '.join(done.applied)}" if done.applied else "nothing to do"
-    )
-    _report({"version": done.version, "login": done.login, "applied": list(done.applied)}, json, said)
+    if json:
+        emit({"version": done.version, "login": done.login, "applied": list(done.applied)}, json)
+    else:  # talk: what this writes to stdout is SQL to run, and somebody keeps it in a file
+        applied = f"applied {', '.join(done.applied)}" if done.applied else "nothing to do"
+        say(f"PostgreSQL {done.version}: {applied}")
     return ExitCode.OK
 
 
@@ -119,22 +120,22 @@ def bootstrap(*, token_file: Path | None = None, database_url: _Url = None, json
     from mainspring.cli import bootstrapping
 
     made = asyncio.run(bootstrapping.first_operator(_url(database_url)))
+    told: dict[str, object] = {"created": made is not None}
     if made is None:
-        _report(
-            {"created": False},
-            json,
-            "there is an operator already: make further tokens with `mainspring token create`",
-        )
-        return ExitCode.OK
-    if token_file is not None:
+        said = "there is an operator already: make further tokens with `mainspring token create`"
+    elif token_file is not None:
         from mainspring.embedded.postgres import write_secret
 
         write_secret(token_file, made + "\n")
-        _report(
-            {"created": True, "token_file": str(token_file)}, json, f"operator token written to {token_file}"
-        )
+        told["token_file"], said = str(token_file), f"operator token written to {token_file}"
     else:
-        _report({"created": True, "token": made}, json, made)
+        told["token"], said = made, "keep it: it is not shown again"
+    if json:
+        emit(told, json)
+        return ExitCode.OK
+    if "token" in told:
+        print(made)
+    say(said)
     return ExitCode.OK
 
 
