@@ -6,7 +6,7 @@ written. An illegal move raises and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -281,6 +281,7 @@ class Cards(Protocol):
     """What this room asks of boards: a card as it is now, as events carry it; None when it is gone."""
 
     async def card_snapshot(self, tx: Tx, card_id: UUID) -> dict[str, Any] | None: ...
+    async def card_snapshots(self, tx: Tx, ids: Collection[UUID]) -> dict[UUID, dict[str, Any]]: ...
 
 
 # What a runner's word makes of a run --------------------------------------------------------------------------

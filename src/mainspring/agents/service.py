@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from mainspring import telemetry
-from mainspring.agents.model import Agent, Run, RunMove, RunPolicy, RunState, can
+from mainspring.agents.model import DEAD, LIVE, Agent, Run, RunMove, RunPolicy, RunState, can
 from mainspring.agents.rows import SQL, agent_of, attempt_of
 from mainspring.agents.tokens import add_account, checked_handle
 from mainspring.agents.verbs import RunVerbs, lock_run, read_runs
@@ -29,6 +29,11 @@ _UPDATE_AGENT = SQL["update_agent"]
 _RENAME_ACCOUNT = SQL["rename_account"]
 _LIVE_RUNS_OF_AGENT = SQL["live_runs_of_agent"]
 _LIST_RUNS = SQL["list_runs"]
+_LIST_RUNS_OF_CARD = SQL["list_runs_of_card"]
+_LIST_RUNS_OF_KEY = SQL["list_runs_of_key"]
+_LIST_RUNS_OF_AGENT = SQL["list_runs_of_agent"]
+_LIST_LIVE_RUNS = SQL["list_live_runs"]
+_LIST_DEAD_RUNS = SQL["list_dead_runs"]
 _WAITING_OF_RUN = SQL["waiting_of_run"]
 _ATTEMPTS = SQL["attempts"]
 _READ_LOG = SQL["read_log"]
@@ -38,6 +43,7 @@ _SLOTS_BY_USE = SQL["slots_by_use"]
 SLOTS_MAX: Final = 1_000
 NAME_LENGTH_MAX: Final = 200
 LIVE_RUNS_SHOWN: Final = 50
+_HIGHEST: Final = UUID(int=2**128 - 1)
 
 
 class AgentService:
@@ -154,10 +160,13 @@ class RunService:
         """Return the runs that match, the newest first, behind `after`. Raises NotFound for an agent that is not there."""
         async with self._db.tenant(tenant) as scope:
             agent_id = None if agent is None else (await _find(scope, tenant, agent)).id
-            rows = await scope.fetch(
-                _LIST_RUNS, tenant, list(states) or None, agent_id, card_id,
-                None if card_key is None else card_key.strip().upper(), after, limit,
-            )  # fmt: skip
+            terms = (tenant, after or _HIGHEST, limit, agent_id, list(states) or None)
+            if card_id is not None:
+                rows = await scope.fetch(_LIST_RUNS_OF_CARD, *terms, card_id)
+            elif card_key is not None:
+                rows = await scope.fetch(_LIST_RUNS_OF_KEY, *terms, card_key.strip().upper())
+            else:
+                rows = await scope.fetch(_listing(states, agent_id), *terms)
             found = await read_runs(scope, tenant, [row["id"] for row in rows])
         return sorted(found, key=lambda run: run.id, reverse=True)
 
@@ -209,6 +218,15 @@ class RunService:
             assert row is not None
             waiting = waiting_for(**dict(row.items()))
         return RunView(run=runs[0], attempts=tuple(attempt_of(row) for row in attempts), waiting=waiting)
+
+
+def _listing(states: Sequence[RunState], agent_id: UUID | None) -> str:
+    """Return the statement whose index these terms can drive: live and dead runs are few, finished ones may number millions."""
+    if states and LIVE.issuperset(states):
+        return _LIST_LIVE_RUNS
+    if states and DEAD.issuperset(states):
+        return _LIST_DEAD_RUNS
+    return _LIST_RUNS if agent_id is None else _LIST_RUNS_OF_AGENT
 
 
 async def measure(db: Database, policy: RunPolicy) -> None:

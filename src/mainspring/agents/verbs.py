@@ -42,9 +42,10 @@ _RUN_NOW = SQL["run_now"]
 _SAW_CARD_STATE = SQL["saw_card_state"]
 _CONCLUDE_RUN = SQL["conclude_run"]
 _REQUEST_CANCEL = SQL["request_cancel"]
-_REPLAY_RUN = SQL["replay_run"]
-_DISCARD_RUN = SQL["discard_run"]
+_REPLAY_RUNS = SQL["replay_runs"]
+_DISCARD_RUNS = SQL["discard_runs"]
 _DROP_RUN_TOKENS = SQL["drop_run_tokens"]
+_DROP_TOKENS_OF_RUNS = SQL["drop_tokens_of_runs"]
 _AGENT_BY_HANDLE = SQL["agent_by_handle"]
 _AGENT = SQL["agent"]
 
@@ -136,31 +137,28 @@ class RunVerbs:
 
     async def replay_runs(self, tx: Tx, ids: Sequence[UUID], actor: Actor) -> list[UUID]:
         """Queue the dead ones of these runs again, attempts 0: the same runs. Returns the ids moved."""
-        moved: list[UUID] = []
-        for run in await lock_runs(tx, ids):
-            if not can(run.state, RunMove.REPLAY):
-                continue
-            await self._write(tx, run, _REPLAY_RUN, tx.tenant, run.id)
+        runs = [run for run in await lock_runs(tx, ids) if can(run.state, RunMove.REPLAY)]
+        await self._write_all(tx, runs, _REPLAY_RUNS)
+        cards = await self._cards_of(tx, runs)
+        for run in runs:
             again = replace(
                 run, state=RunState.QUEUED, attempts=0, outcome=None, cancel_requested=False, ended_at=None
             )
-            self._append(tx, again, await self._card(tx, run.card_id), actor, {"replay": True})
-            moved.append(run.id)
-        return moved
+            self._append(tx, again, cards.get(run.card_id), actor, {"replay": True})
+        return [run.id for run in runs]
 
     async def discard_runs(self, tx: Tx, ids: Sequence[UUID], reason: str, actor: Actor) -> list[UUID]:
         """Give the dead ones of these runs up, for a reason. Returns the ids moved."""
-        moved: list[UUID] = []
-        for run in await lock_runs(tx, ids):
-            if not can(run.state, RunMove.DISCARD):
-                continue
-            given = clean(reason) or ""
-            await self._write(tx, run, _DISCARD_RUN, tx.tenant, run.id, given)
-            await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, None)
+        runs = [run for run in await lock_runs(tx, ids) if can(run.state, RunMove.DISCARD)]
+        given = clean(reason) or ""
+        await self._write_all(tx, runs, _DISCARD_RUNS, given)
+        if runs:
+            await tx.handle.execute(_DROP_TOKENS_OF_RUNS, tx.tenant, [run.id for run in runs])
+        cards = await self._cards_of(tx, runs)
+        for run in runs:
             over = replace(run, state=step(run.state, RunMove.DISCARD), outcome=given)
-            self._append(tx, over, await self._card(tx, run.card_id), actor, {"reason": given})
-            moved.append(run.id)
-        return moved
+            self._append(tx, over, cards.get(run.card_id), actor, {"reason": given})
+        return [run.id for run in runs]
 
     async def conclude(self, tx: Tx, run: Run, conclusion: Conclusion, actor: Actor) -> Run:
         """Write what becomes of a locked run, with its event. Its tokens end here, unless its last claim may still be heard."""
@@ -184,10 +182,22 @@ class RunVerbs:
     async def _card(self, tx: Tx, card_id: UUID | None) -> dict[str, Any] | None:
         return None if card_id is None else await self._cards.card_snapshot(tx, card_id)
 
+    async def _cards_of(self, tx: Tx, runs: Sequence[Run]) -> Mapping[UUID | None, dict[str, Any]]:
+        cards: dict[UUID | None, dict[str, Any]] = {}
+        if ids := {run.card_id for run in runs if run.card_id is not None}:
+            cards.update(await self._cards.card_snapshots(tx, ids))
+        return cards
+
     @staticmethod
     async def _write(tx: Tx, run: Run, statement: str, *args: Any) -> None:
         if await tx.handle.execute(statement, *args) != 1:
             raise Misuse(f"run {run.id} changed while it was locked")
+
+    @staticmethod
+    async def _write_all(tx: Tx, runs: Sequence[Run], statement: str, *args: Any) -> None:
+        ids = [run.id for run in runs]
+        if ids and await tx.handle.execute(statement, tx.tenant, ids, *args) != len(ids):
+            raise Misuse(f"runs among {', '.join(map(str, ids))} changed while they were locked")
 
     @staticmethod
     def _append(

@@ -52,8 +52,13 @@ async def lock_card(tx: Tx, card_id: UUID) -> Card | None:
 
 async def card_snapshot(tx: Tx, card_id: UUID) -> dict[str, Any] | None:
     """Return the card as events carry it, None when it is not there or deleted."""
-    card = await get_card(tx, card_id)
-    return model.snapshot(card) if card else None
+    return (await card_snapshots(tx, [card_id])).get(card_id)
+
+
+async def card_snapshots(tx: Tx, ids: Collection[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Return the cards as events carry them, by id; those that are not there or deleted are left out."""
+    cards = await reads.read_cards(tx.handle, tx.tenant, list(ids))
+    return {card.id: model.snapshot(card) for card in cards}
 
 
 # Making -------------------------------------------------------------------------------------------------------

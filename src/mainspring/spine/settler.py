@@ -17,7 +17,7 @@ from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Effect, Move, Settlement
 from mainspring.spine.errors import OutcomeUnknown, Transient
-from mainspring.spine.events import NO_CAUSE, NewEvent
+from mainspring.spine.events import NO_CAUSE, Event, NewEvent
 from mainspring.spine.ports import H, Store
 from mainspring.spine.transaction import Transaction
 
@@ -138,28 +138,31 @@ class Settler(Generic[H]):
             settled = await self._store.settle(
                 tx.handle, sorted((row for _, row in batch), key=lambda row: row.id)
             )
-            for effect, settlement in batch:
-                if effect.id in settled.accepted:
-                    tx.append(await self._dead(tx, effect, settlement))
+            buried = [finished for finished in batch if finished[0].id in settled.accepted]
+            seqs = {effect.event_seq for effect, _ in buried if effect.event_seq is not None}
+            causes = await self._store.events_at(tx.handle, tx.tenant, seqs) if seqs else {}
+            for effect, settlement in buried:
+                tx.append(_dead(effect, settlement, causes.get(effect.event_seq or 0)))
 
-    async def _dead(self, tx: Transaction[H], effect: Effect, settlement: Settlement) -> NewEvent:
-        cause = NO_CAUSE
-        if effect.event_seq is not None:
-            for event in await self._store.read(
-                tx.handle, effect.tenant_id, after=effect.event_seq - 1, limit=1
-            ):
-                cause = event.as_cause(via=(effect.rule_id,) if effect.rule_id else ())
-        facts = {
-            "id": str(effect.id),
-            "kind": effect.kind,
-            "key": effect.key,
-            "event_seq": effect.event_seq,
-            "rule_id": str(effect.rule_id) if effect.rule_id else None,
-            "attempts": settlement.attempts,
-            "outcome": settlement.outcome,
-            "error": settlement.error,
-        }
-        return NewEvent("effect.dead", subject=str(effect.id), data={"effect": facts}, cause=cause)
+
+def _dead(effect: Effect, settlement: Settlement, cause: Event | None) -> NewEvent:
+    facts = {
+        "id": str(effect.id),
+        "kind": effect.kind,
+        "key": effect.key,
+        "event_seq": effect.event_seq,
+        "rule_id": str(effect.rule_id) if effect.rule_id else None,
+        "attempts": settlement.attempts,
+        "outcome": settlement.outcome,
+        "error": settlement.error,
+    }
+    via = (effect.rule_id,) if effect.rule_id else ()
+    return NewEvent(
+        "effect.dead",
+        subject=str(effect.id),
+        data={"effect": facts},
+        cause=NO_CAUSE if cause is None else cause.as_cause(via=via),
+    )
 
 
 def _by_tenant(finished: Finished) -> UUID:

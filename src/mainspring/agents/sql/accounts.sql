@@ -34,6 +34,10 @@ returning created_at, expires_at;
 delete from mainspring.tokens
  where tenant_id = $1 and run_id = $2 and claim_id is distinct from $3::uuid;
 
+-- name: drop_tokens_of_runs
+delete from mainspring.tokens
+ where tenant_id = $1 and run_id = any($2::uuid[]);
+
 -- name: tokens
 -- A run's tokens are made and dropped with its claims: they are nobody's to manage.
 select t.id, t.account_id, a.handle as account, t.kind, t.role, t.extras, t.prefix, t.agents, t.demo,

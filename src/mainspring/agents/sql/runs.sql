@@ -24,17 +24,60 @@ select r.id, r.agent_id, n.handle as agent_handle, r.card_id, r.card_key, r.effe
  order by r.id;
 
 -- name: list_runs
--- The newest first.
+-- The newest first, along the primary key.
 select r.id
   from mainspring.runs r
- where r.tenant_id = $1
-   and ($2::text[] is null or r.state = any($2))
-   and ($3::uuid is null or r.agent_id = $3)
-   and ($4::uuid is null or r.card_id = $4)
-   and ($5::text is null or r.card_key = $5)
-   and ($6::uuid is null or r.id < $6)
+ where r.tenant_id = $1 and r.id < $2
+   and ($4::uuid is null or r.agent_id = $4)
+   and ($5::text[] is null or r.state = any($5))
  order by r.id desc
- limit $7;
+ limit $3;
+
+-- name: list_runs_of_card
+-- What an index of its own can drive has a statement of its own: `$n is null or ...` keeps a cached plan from using any.
+select r.id
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.id < $2 and r.card_id = $6
+   and ($4::uuid is null or r.agent_id = $4)
+   and ($5::text[] is null or r.state = any($5))
+ order by r.id desc
+ limit $3;
+
+-- name: list_runs_of_key
+select r.id
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.id < $2 and r.card_key = $6
+   and ($4::uuid is null or r.agent_id = $4)
+   and ($5::text[] is null or r.state = any($5))
+ order by r.id desc
+ limit $3;
+
+-- name: list_runs_of_agent
+select r.id
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.id < $2 and r.agent_id = $4
+   and ($5::text[] is null or r.state = any($5))
+ order by r.id desc
+ limit $3;
+
+-- name: list_live_runs
+-- The states are constants, so that the index of such runs alone serves; $5 chooses among them.
+select r.id
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.id < $2 and r.state in ('queued', 'claimed', 'running', 'needs_input')
+   and ($4::uuid is null or r.agent_id = $4)
+   and r.state = any($5::text[])
+ order by r.id desc
+ limit $3;
+
+-- name: list_dead_runs
+select r.id
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.id < $2 and r.state in ('failed', 'lost')
+   and ($4::uuid is null or r.agent_id = $4)
+   and r.state = any($5::text[])
+ order by r.id desc
+ limit $3;
 
 -- name: waiting_of_run
 -- What a queued run waits for, as one row of facts.
@@ -90,17 +133,17 @@ update mainspring.runs
    set cancel_requested = true
  where tenant_id = $1 and id = $2 and state in ('claimed', 'running');
 
--- name: replay_run
--- The same run with fresh attempts. Its last claim stays readable, and valid for nothing that it has not begun.
+-- name: replay_runs
+-- The same runs with fresh attempts. Their last claim stays readable, and valid for nothing that it has not begun.
 update mainspring.runs
    set state = 'queued', attempts = 0, not_before = clock_timestamp(), ended_at = null, outcome = null,
        cancel_requested = false
- where tenant_id = $1 and id = $2 and state in ('failed', 'lost');
+ where tenant_id = $1 and id = any($2::uuid[]) and state in ('failed', 'lost');
 
--- name: discard_run
+-- name: discard_runs
 update mainspring.runs
    set state = 'discarded', outcome = $3, ended_at = clock_timestamp()
- where tenant_id = $1 and id = $2 and state in ('failed', 'lost');
+ where tenant_id = $1 and id = any($2::uuid[]) and state in ('failed', 'lost');
 
 -- name: attempts
 select n, claim_id, runner, started_at, ended_at, outcome, error
