@@ -259,6 +259,8 @@ class _Dev:
         self.tell(f"  address   {self.urls[0]}")
         self.tell(f"  API docs  {self.urls[0]}/docs")
         self.tell(f"  token     {self.token}")
+        if reached := how_to_reach_the_command(sys.executable, os.environ.get("PATH")):
+            self.tell(f"  command   {reached}")
         self.tell(f"  log in    mainspring login --url {self.urls[0]} < {_short(self.state.token)}")
         self.tell(f"  state     {_short(self.state.path)} ({kept}), logs in {_short(self.state.logs)}")
         self.tell("  stop      Ctrl-C")
@@ -285,6 +287,16 @@ def _answers(port: int, instance: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def how_to_reach_the_command(python: str, path: str | None) -> str | None:
+    """Return what to type for `mainspring` to be found, or None when it is: the one beside this Python, and no other."""
+    scripts = Path(python).parent
+    command, activate = scripts / "mainspring", scripts / "activate"
+    found = shutil.which("mainspring", path=path)
+    if not command.exists() or (found and Path(found).resolve() == command.resolve()):
+        return None
+    return f"source {_short(activate)}, or type {_short(command)}" if activate.exists() else _short(command)
 
 
 def _counted(applied: int) -> str:
