@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import ExitCode
-from mainspring.cli.output import Json, emit, emit_rows, table
+from mainspring.cli.output import Json, Limit, emit, emit_rows, table
 
 app = App(name="agent", help="Agents that rules launch.")
+
+_Agent = Annotated[str, Parameter(help="Its handle or id.")]
 
 _COLUMNS = ("handle", "name", "slots", "running", "queued", "paused", "served", "waiting")
 
 
 @app.command(name="list")
-def list_(*, limit: int | None = None, json: Json = False) -> int:
+def list_(*, limit: Limit = None, json: Json = False) -> int:
     """List agents, oldest first."""
     emit_rows(Client.here().pages("agents", limit=limit), _COLUMNS, json)
     return ExitCode.OK
@@ -28,6 +30,10 @@ def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json =
 
     Parameters
     ----------
+    handle
+        What rules and commands call it by.
+    name
+        What people see; the handle by default.
     slots
         How many of its runs may be held by runners at once.
     """
@@ -37,21 +43,21 @@ def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json =
 
 
 @app.command
-def show(agent: str, *, json: Json = False) -> int:
+def show(agent: _Agent, *, json: Json = False) -> int:
     """Show an agent with its live runs, and what they wait for."""
     emit(Client.here().get(_path(agent)), json, _whole)
     return ExitCode.OK
 
 
 @app.command
-def pause(agent: str, *, json: Json = False) -> int:
+def pause(agent: _Agent, *, json: Json = False) -> int:
     """Let an agent's queued runs wait; those that a runner holds go on."""
     emit(Client.here().post(f"{_path(agent)}/pause"), json, _line)
     return ExitCode.OK
 
 
 @app.command
-def resume(agent: str, *, json: Json = False) -> int:
+def resume(agent: _Agent, *, json: Json = False) -> int:
     """Let an agent's runs be claimed again."""
     emit(Client.here().post(f"{_path(agent)}/resume"), json, _line)
     return ExitCode.OK

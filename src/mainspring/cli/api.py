@@ -26,6 +26,8 @@ def api(method: str, path: str, body: _Body = None, /, *, header: _Headers = Non
 
     Parameters
     ----------
+    method
+        GET, POST, PUT, PATCH or DELETE.
     path
         Under /api/v1, or from the root when it begins with /.
     """

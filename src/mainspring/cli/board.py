@@ -8,10 +8,11 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, emit, emit_rows
+from mainspring.cli.output import Json, Limit, emit, emit_rows
 
 app = App(name="board", help="Boards and their states.")
 
+_Board = Annotated[str, Parameter(help="Its key or id.")]
 _States = Annotated[
     list[str], Parameter(name="--state", negative="", help="Repeat, in order: NAME[:eligible|:terminal].")
 ]
@@ -22,7 +23,7 @@ _Reflect = Annotated[
 
 
 @app.command(name="list")
-def list_(*, limit: int | None = None, json: Json = False) -> int:
+def list_(*, limit: Limit = None, json: Json = False) -> int:
     """List the boards, oldest first."""
     rows = Client.here().pages("boards", limit=limit)
     emit_rows(rows if json else map(_row, rows), ("key", "name", "states"), json)
@@ -53,7 +54,7 @@ def create(
 
 
 @app.command
-def show(board: str, *, json: Json = False) -> int:
+def show(board: _Board, *, json: Json = False) -> int:
     """Show a board, by id or key."""
     emit(Client.here().get(f"boards/{segment(board)}"), json, _text)
     return ExitCode.OK

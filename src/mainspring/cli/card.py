@@ -10,11 +10,15 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, body_text, emit, emit_rows, say
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, say
 
 app = App(name="card", help="Cards: create, move, edit, assign, label.")
 
-_Labels = Annotated[list[str] | None, Parameter(name="--label", negative="", help="Repeat for more.")]
+_Card = Annotated[str, Parameter(help="Its key, as OPS-12, or its id.")]
+_Labels = Annotated[
+    list[str] | None,
+    Parameter(name="--label", negative="", help="A label that it bears. Repeat for more."),
+]
 _Fields = Annotated[
     list[str] | None,
     Parameter(name="--field", negative="", help="Repeat: NAME=VALUE; a value that reads as JSON is JSON."),
@@ -37,10 +41,22 @@ def list_(
     label: _Labels = None,
     assignee: str | None = None,
     agent: str | None = None,
-    limit: int | None = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> int:
-    """List cards, oldest first; every filter that is given must hold."""
+    """List cards, oldest first; every filter that is given must hold.
+
+    Parameters
+    ----------
+    board
+        The key of their board.
+    state
+        The state that they are in.
+    assignee
+        The handle of the person who has them.
+    agent
+        The handle of the agent that they are pinned to.
+    """
     rows = Client.here().pages(
         "cards", limit=limit, board=board, state=state, label=label, assignee=assignee, agent=agent
     )
@@ -66,12 +82,20 @@ def create(
 
     Parameters
     ----------
+    board
+        The board's key or id.
+    title
+        What it is about, in a line.
     body
         Its text; - reads stdin.
     state
         Where it starts; the board's first state by default.
     agent
         The agent that it is pinned to: in an eligible state it is launched.
+    assignee
+        The handle of the person who has it.
+    priority
+        The higher, the more urgent.
     """
     given = {
         "board": board,
@@ -89,21 +113,27 @@ def create(
 
 
 @app.command
-def show(card: str, *, json: Json = False) -> int:
+def show(card: _Card, *, json: Json = False) -> int:
     """Show a card."""
     emit(Client.here().get(_path(card)), json)
     return ExitCode.OK
 
 
 @app.command
-def move(card: str, state: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
-    """Move a card to another state of its board."""
+def move(card: _Card, state: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
+    """Move a card to another state of its board.
+
+    Parameters
+    ----------
+    state
+        Where to.
+    """
     return _change(card, "move", {"state": state}, if_version, as_json=json)
 
 
 @app.command
 def edit(
-    card: str,
+    card: _Card,
     *,
     title: _MaybeText = None,
     body: _MaybeText = None,
@@ -117,8 +147,12 @@ def edit(
 
     Parameters
     ----------
+    title
+        What it is about, in a line.
     body
         Its text; - reads stdin.
+    priority
+        The higher, the more urgent.
     drop_field
         Take a field away. Repeat for more.
     """
@@ -138,7 +172,7 @@ def edit(
 
 @app.command
 def assign(
-    card: str,
+    card: _Card,
     *,
     to: str | None = None,
     agent: str | None = None,
@@ -155,6 +189,10 @@ def assign(
         The assignee's handle.
     agent
         The agent's handle: in an eligible state the card is launched.
+    unassign
+        Nobody has it.
+    unpin
+        It is pinned to no agent.
     """
     if (to and unassign) or (agent and unpin):
         raise CliError("--to goes without --unassign, and --agent without --unpin", code=ExitCode.USAGE)
@@ -170,9 +208,11 @@ def assign(
 
 @app.command
 def label(
-    card: str,
-    *add: str,
-    remove: Annotated[list[str] | None, Parameter(negative="", help="Repeat for more.")] = None,
+    card: _Card,
+    *add: Annotated[str, Parameter(help="Labels to put on.")],
+    remove: Annotated[
+        list[str] | None, Parameter(negative="", help="A label to take off. Repeat for more.")
+    ] = None,
     if_version: _IfVersion = None,
     json: Json = False,
 ) -> int:
@@ -183,7 +223,7 @@ def label(
 
 
 @app.command
-def delete(card: str, *, if_version: _IfVersion = None) -> int:
+def delete(card: _Card, *, if_version: _IfVersion = None) -> int:
     """Delete a card; its events and runs stay."""
     Client.here().delete(_path(card), version=if_version)
     say(f"{card} is deleted")

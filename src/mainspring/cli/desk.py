@@ -8,10 +8,11 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, emit, emit_rows, say, table
+from mainspring.cli.output import Json, Limit, emit, emit_rows, say, table
 
 app = App(name="desk", help="Dead letters: group, plan, replay, discard.")
 
+_Letters = Annotated[str, Parameter(help="Ids of effects and runs, as `desk list` shows them.")]
 _Kind = Annotated[str | None, Parameter(help="All of a kind: launch, reflect, ..., or run.")]
 _Cause = Annotated[str | None, Parameter(help="All of a cause, as `desk list --group-by cause` names it.")]
 _All = Annotated[bool, Parameter(name="--all", negative="", help="Everything on the desk.")]
@@ -24,9 +25,11 @@ _Key = Annotated[
 @app.command(name="list")
 def list_(
     *,
-    group_by: Literal["cause"] | None = None,
+    group_by: Annotated[
+        Literal["cause"] | None, Parameter(help="Put together what failed for the same reason.")
+    ] = None,
     kind: _Kind = None,
-    limit: int | None = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> int:
     """List dead letters, the latest first; or by cause, the most frequent first."""
@@ -40,7 +43,9 @@ def list_(
 
 
 @app.command
-def show(letter: str, *, json: Json = False) -> int:
+def show(
+    letter: Annotated[str, Parameter(help="The id of the effect or run.")], *, json: Json = False
+) -> int:
     """Show a dead letter: its error, its attempts, what it was to do."""
     emit(Client.here().get(f"desk/{segment(letter)}"), json)
     return ExitCode.OK
@@ -48,7 +53,7 @@ def show(letter: str, *, json: Json = False) -> int:
 
 @app.command
 def plan(
-    *ids: str,
+    *ids: _Letters,
     kind: _Kind = None,
     cause: _Cause = None,
     all_: _All = False,
@@ -63,7 +68,7 @@ def plan(
 
 @app.command
 def replay(
-    *ids: str,
+    *ids: _Letters,
     kind: _Kind = None,
     cause: _Cause = None,
     all_: _All = False,
@@ -77,7 +82,7 @@ def replay(
 
 @app.command
 def discard(
-    *ids: str,
+    *ids: _Letters,
     reason: Annotated[str, Parameter(help="Why; it is kept.")],
     kind: _Kind = None,
     cause: _Cause = None,

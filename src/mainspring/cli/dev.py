@@ -101,7 +101,11 @@ def crash(*, at: str, process: int = 1, json: Json = False) -> int:
 
 
 @app.command
-def psql(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+def psql(
+    *arguments: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="What psql is given, as -c 'select 1'.")
+    ],
+) -> int:
     """Open psql on the running server's database, as its owner. Further arguments go to psql (put -- before them)."""
     state = _state()
     _running(state)

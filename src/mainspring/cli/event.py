@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import ExitCode
-from mainspring.cli.output import Json, emit, emit_rows
+from mainspring.cli.output import Json, Limit, emit, emit_rows
 
 app = App(name="event", help="The log of what happened.")
 
@@ -32,7 +32,7 @@ def list_(
     after: Annotated[int, Parameter(help="Only events behind this seq.")] = 0,
     kind: _Kind = None,
     subject: _Subject = None,
-    limit: int | None = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> int:
     """List events, oldest first."""
@@ -45,9 +45,9 @@ def list_(
 def tail(
     *,
     after: Annotated[int | None, Parameter(help="Begin behind this seq; by default at the last few.")] = None,
-    last: int = 10,
+    last: Annotated[int, Parameter(help="How many to begin with.")] = 10,
     kind: _Kind = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="")] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on.")] = False,
     json: Json = False,
 ) -> int:
     """Print the last events, and with -f those that come, until Ctrl-C."""
@@ -66,7 +66,7 @@ def tail(
 
 
 @app.command
-def show(seq: int, *, json: Json = False) -> int:
+def show(seq: Annotated[int, Parameter(help="Its place in the log.")], *, json: Json = False) -> int:
     """Show an event, with its snapshot of what was true."""
     emit(Client.here().get(f"events/{segment(seq)}"), json)
     return ExitCode.OK

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from cyclopts import Parameter
 
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
+Limit: TypeAlias = Annotated[int | None, Parameter(help="At most this many; all by default.")]
 
 
 def say(text: str) -> None:

@@ -12,12 +12,13 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, body_text, emit, emit_rows, say
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, say
 
 app = App(name="rule", help="Rules: which card changes launch whom.")
 
 _Flag = Parameter(negative="")
 _Values = list[str] | None
+_Rule = Annotated[str, Parameter(help="Its name or id.")]
 _IfVersion = Annotated[
     int | None, Parameter(name="--if-version", help="Only if the rule is still at this version.")
 ]
@@ -28,7 +29,7 @@ def _term(name: str, help_: str) -> Any:
 
 
 @app.command(name="list")
-def list_(*, limit: int | None = None, json: Json = False) -> int:
+def list_(*, limit: Limit = None, json: Json = False) -> int:
     """List the rules, oldest first."""
     rows = Client.here().pages("rules", limit=limit)
     emit_rows(
@@ -110,26 +111,26 @@ def create(
 
 
 @app.command
-def show(rule: str, *, json: Json = False) -> int:
+def show(rule: _Rule, *, json: Json = False) -> int:
     """Show a rule, by id or name."""
     emit(Client.here().get(_path(rule)), json, _text)
     return ExitCode.OK
 
 
 @app.command
-def enable(rule: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
+def enable(rule: _Rule, *, if_version: _IfVersion = None, json: Json = False) -> int:
     """Switch a rule on, for what comes after."""
     return _switch(rule, "enable", if_version, as_json=json)
 
 
 @app.command
-def disable(rule: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
+def disable(rule: _Rule, *, if_version: _IfVersion = None, json: Json = False) -> int:
     """Switch a rule off; what it owes and has not launched yet is dropped."""
     return _switch(rule, "disable", if_version, as_json=json)
 
 
 @app.command
-def delete(rule: str, *, if_version: _IfVersion = None) -> int:
+def delete(rule: _Rule, *, if_version: _IfVersion = None) -> int:
     """Delete a rule; what it owes and has not launched yet is dropped."""
     Client.here().delete(_path(rule), version=if_version)
     say(f"deleted {rule}")

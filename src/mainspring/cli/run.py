@@ -11,9 +11,11 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import ExitCode
-from mainspring.cli.output import Json, emit, emit_rows, table
+from mainspring.cli.output import Json, Limit, emit, emit_rows, table
 
 app = App(name="run", help="Runs: one piece of work of one agent.")
+
+_Run = Annotated[str, Parameter(help="Its id.")]
 
 _COLUMNS = ("id", "state", "agent", "card", "attempts", "runner", "outcome", "error")
 _FOLLOW_SECONDS = 0.5
@@ -22,10 +24,12 @@ _FOLLOW_SECONDS = 0.5
 @app.command(name="list")
 def list_(
     *,
-    state: Annotated[list[str] | None, Parameter(negative="", help="Repeat for any of several.")] = None,
-    agent: str | None = None,
-    card: str | None = None,
-    limit: int | None = None,
+    state: Annotated[
+        list[str] | None, Parameter(negative="", help="The state they are in. Repeat for any of several.")
+    ] = None,
+    agent: Annotated[str | None, Parameter(help="The handle of their agent.")] = None,
+    card: Annotated[str | None, Parameter(help="The key or id of their card.")] = None,
+    limit: Limit = None,
     json: Json = False,
 ) -> int:
     """List runs, the newest first; every filter that is given must hold."""
@@ -35,7 +39,7 @@ def list_(
 
 
 @app.command
-def show(run: str, *, json: Json = False) -> int:
+def show(run: _Run, *, json: Json = False) -> int:
     """Show a run: why it runs, what it waits for, and every attempt."""
     emit(Client.here().get(_path(run)), json, _whole)
     return ExitCode.OK
@@ -43,7 +47,7 @@ def show(run: str, *, json: Json = False) -> int:
 
 @app.command
 def logs(
-    run: str,
+    run: _Run,
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
     json: Json = False,
@@ -61,7 +65,9 @@ def logs(
 
 
 @app.command
-def cancel(run: str, *, reason: str | None = None, json: Json = False) -> int:
+def cancel(
+    run: _Run, *, reason: Annotated[str | None, Parameter(help="Why; it is kept.")] = None, json: Json = False
+) -> int:
     """Cancel a queued run, or ask the runner of a held one to stop."""
     body = {} if reason is None else {"reason": reason}
     emit(Client.here().post(f"{_path(run)}/cancel", body), json, _line)
@@ -69,7 +75,7 @@ def cancel(run: str, *, reason: str | None = None, json: Json = False) -> int:
 
 
 @app.command
-def retry(run: str, *, json: Json = False) -> int:
+def retry(run: _Run, *, json: Json = False) -> int:
     """Queue a failed or lost run again: the same run, with fresh attempts."""
     emit(Client.here().post(f"{_path(run)}/retry"), json, _line)
     return ExitCode.OK

@@ -89,7 +89,7 @@ def list_(*, json: Json = False) -> int:
 
 
 @app.command
-def drain(runner: str, *, json: Json = False) -> int:
+def drain(runner: Annotated[str, Parameter(help="Its name or id.")], *, json: Json = False) -> int:
     """Ask a runner, by name or id, to finish what it holds and to take no more."""
     emit(Client.here().post(f"runners/{segment(runner)}/drain"), json)
     return ExitCode.OK

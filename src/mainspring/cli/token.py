@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, emit, emit_rows, say
+from mainspring.cli.output import Json, Limit, emit, emit_rows, say
 
 app = App(name="token", help="Tokens of people, agents and runners.")
 
@@ -29,7 +29,7 @@ _COLUMNS = {
 
 
 @app.command(name="list")
-def list_(*, limit: int | None = None, json: Json = False) -> int:
+def list_(*, limit: Limit = None, json: Json = False) -> int:
     """List tokens, the newest first, without their secrets."""
     emit_rows(Client.here().pages("tokens", limit=limit), _COLUMNS, json)
     return ExitCode.OK
@@ -41,7 +41,7 @@ def create(
     kind: Literal["user", "agent", "runner"] = "user",
     role: Literal["viewer", "member", "operator"] | None = None,
     account: str | None = None,
-    agent: Annotated[list[str] | None, Parameter(negative="", help="Repeat for more.")] = None,
+    agent: Annotated[list[str] | None, Parameter(negative="")] = None,
     expires_in_seconds: float | None = None,
     to: Path | None = None,
     json: Json = False,
@@ -55,7 +55,11 @@ def create(
     account
         Whose it is: a person's handle (made if it is new; yourself by default), or the agent's.
     agent
-        The agents that a runner may run.
+        An agent that a runner may run. Repeat for more.
+    role
+        What its holder may do; member by default, and always for a runner.
+    expires_in_seconds
+        After how long it ends by itself; never by default.
     to
         Put the secret into this file, readable by you alone, instead of printing it.
     """
@@ -80,7 +84,9 @@ def create(
 
 
 @app.command
-def revoke(token: str, *, json: Json = False) -> int:
+def revoke(
+    token: Annotated[str, Parameter(help="Its id, as `token list` shows it.")], *, json: Json = False
+) -> int:
     """Make a token worthless, at once and for good."""
     answer = Client.here().post(f"tokens/{segment(token)}/revoke")
     emit(answer, json, lambda one: f"{one['prefix']}… is revoked")
