@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from mainspring.server import problems, routes
+from mainspring.server import apidocs, problems, routes
 from mainspring.server.auth import known
 from mainspring.server.middleware import Edge, Guard
 from mainspring.server.queries import all_are_known
@@ -68,7 +68,7 @@ def create_app(services: Services) -> FastAPI:
         version=version("mainspring"),
         summary="What commits is owed.",
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url="/docs",
+        docs_url=None,  # apidocs serves it
         redoc_url=None,
         responses=_ANY_PROBLEM,
         generate_unique_id_function=_operation_id,
@@ -78,6 +78,7 @@ def create_app(services: Services) -> FastAPI:
     problems.install(app)
     for name, router in _routers():
         if name == AT_ROOT:
+    apidocs.install(app)
             app.include_router(router)
         else:
             app.include_router(router, prefix=PREFIX, dependencies=[Depends(known), Depends(all_are_known)])
