@@ -26,4 +26,6 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "run_log": ("at",),
     "tokens": ("created_at",),
     "idempotency": ("created_at",),
+    "operations": ("created_at", "ended_at"),
+    "audit": ("at",),
 }

@@ -61,7 +61,9 @@ class Route(APIRoute):
     @property
     def is_keyed(self) -> bool:
         """Whether it is a command's."""
-        return bool((self.methods or set()) & _CHANGING) and self.verb is not None and self.verb not in UNKEYED
+        return (
+            bool((self.methods or set()) & _CHANGING) and self.verb is not None and self.verb not in UNKEYED
+        )
 
     def get_route_handler(self) -> Handler:
         """Return what serves a request."""

@@ -61,23 +61,26 @@ select r.id
  limit $3;
 
 -- name: list_live_runs
--- The states are constants, so that the index of such runs alone serves; $5 chooses among them.
-select r.id
-  from mainspring.runs r
- where r.tenant_id = $1 and r.id < $2 and r.state in ('queued', 'claimed', 'running', 'needs_input')
-   and ($4::uuid is null or r.agent_id = $4)
-   and r.state = any($5::text[])
- order by r.id desc
- limit $3;
+-- The states are constants, so that the index of such runs alone serves; $5 chooses among them. Materialized, since the order
+-- and the limit would lead the planner along the primary key, past all that is over.
+with those as materialized (
+    select r.id
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.id < $2 and r.state in ('queued', 'claimed', 'running', 'needs_input')
+       and ($4::uuid is null or r.agent_id = $4)
+       and r.state = any($5::text[])
+)
+select id from those order by id desc limit $3;
 
 -- name: list_dead_runs
-select r.id
-  from mainspring.runs r
- where r.tenant_id = $1 and r.id < $2 and r.state in ('failed', 'lost')
-   and ($4::uuid is null or r.agent_id = $4)
-   and r.state = any($5::text[])
- order by r.id desc
- limit $3;
+with those as materialized (
+    select r.id
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.id < $2 and r.state in ('failed', 'lost')
+       and ($4::uuid is null or r.agent_id = $4)
+       and r.state = any($5::text[])
+)
+select id from those order by id desc limit $3;
 
 -- name: waiting_of_run
 -- What a queued run waits for, as one row of facts.

@@ -14,7 +14,7 @@ union all select 'rule' from mainspring.rules where tenant_id = $1 and id = $2;
 -- name: rule_by_name
 -- The living one of that name, else the last that had it.
 select r.id from mainspring.rules r
- where r.tenant_id = $1 and lower(r.name) = lower($2)
+ where r.tenant_id = $1 and r.folded = lower($2)
  order by r.deleted_at is not null, r.created_at desc
  limit 1;
 

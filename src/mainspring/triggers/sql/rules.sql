@@ -49,7 +49,7 @@ left join mainspring.accounts a on a.tenant_id = v.tenant_id and a.id = v.actor_
 where r.tenant_id = $1 and r.id = $2 and r.deleted_at is null;
 
 -- name: rule_id_by_name
-select r.id from mainspring.rules r where r.tenant_id = $1 and lower(r.name) = lower($2) and r.deleted_at is null;
+select r.id from mainspring.rules r where r.tenant_id = $1 and r.folded = lower($2) and r.deleted_at is null;
 
 -- name: rules
 -- A page behind an id.

@@ -370,38 +370,57 @@ order by e.id
 limit $3;
 
 -- name: effects_pending
--- The state is a constant, so that the index of such rows alone serves.
+-- The state is a constant, so that the index of such rows alone serves. Materialized, since the order and the limit would lead
+-- the planner along the primary key, past all that is over.
+with those as materialized (
+    select e.id
+    from mainspring.effects e
+    where e.tenant_id = $1 and e.state = 'pending'
+      and ($2::uuid is null or e.id > $2)
+      and ($4::text is null or e.kind = $4)
+), picked as (
+    select id from those order by id limit $3
+)
 select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
        e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
        e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
-from mainspring.effects e
-where e.tenant_id = $1 and e.state = 'pending'
-  and ($2::uuid is null or e.id > $2)
-  and ($4::text is null or e.kind = $4)
-order by e.id
-limit $3;
+from picked
+join mainspring.effects e on e.tenant_id = $1 and e.id = picked.id
+order by e.id;
 
 -- name: effects_claimed
+with those as materialized (
+    select e.id
+    from mainspring.effects e
+    where e.tenant_id = $1 and e.state = 'claimed'
+      and ($2::uuid is null or e.id > $2)
+      and ($4::text is null or e.kind = $4)
+), picked as (
+    select id from those order by id limit $3
+)
 select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
        e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
        e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
-from mainspring.effects e
-where e.tenant_id = $1 and e.state = 'claimed'
-  and ($2::uuid is null or e.id > $2)
-  and ($4::text is null or e.kind = $4)
-order by e.id
-limit $3;
+from picked
+join mainspring.effects e on e.tenant_id = $1 and e.id = picked.id
+order by e.id;
 
 -- name: effects_dead
+with those as materialized (
+    select e.id
+    from mainspring.effects e
+    where e.tenant_id = $1 and e.state = 'dead'
+      and ($2::uuid is null or e.id > $2)
+      and ($4::text is null or e.kind = $4)
+), picked as (
+    select id from those order by id limit $3
+)
 select e.tenant_id, e.id, e.kind, e.family, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload::text as payload,
        e.state, e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.worker, e.lease_until, e.not_before,
        e.cancel_requested, e.outcome, e.error, e.created_at, e.settled_at
-from mainspring.effects e
-where e.tenant_id = $1 and e.state = 'dead'
-  and ($2::uuid is null or e.id > $2)
-  and ($4::text is null or e.kind = $4)
-order by e.id
-limit $3;
+from picked
+join mainspring.effects e on e.tenant_id = $1 and e.id = picked.id
+order by e.id;
 
 -- name: attempts
 select n, epoch, claim_id, worker, started_at, ended_at, outcome, error

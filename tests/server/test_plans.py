@@ -1,0 +1,96 @@
+"""What the database reads to answer the operators' questions, behind the walls and by a plan that is made for any arguments."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from mainspring.ids import new_id
+from mainspring.sql import Queries
+
+ROWS = 6_000
+TENANT, AGENT, BUSY, CARD = (new_id() for _ in range(4))
+LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
+_FILL = f"""
+insert into mainspring.tenants (id, name) values ('{TENANT}', 'big');
+insert into mainspring.log_heads (tenant_id) values ('{TENANT}');
+insert into mainspring.accounts (tenant_id, id, kind, handle, name) values ('{TENANT}', '{AGENT}', 'agent', 'echo', 'echo'), ('{TENANT}', '{BUSY}', 'agent', 'busy', 'busy');
+insert into mainspring.agents (tenant_id, id, slots) values ('{TENANT}', '{AGENT}', 9), ('{TENANT}', '{BUSY}', 9);
+insert into mainspring.rules (tenant_id, id, name, enabled, version)
+select '{TENANT}', gen_random_uuid(), 'Rule ' || n, true, 1 from generate_series(1, {ROWS}) n;
+insert into mainspring.effects (tenant_id, id, kind, family, key, event_seq, payload, state, not_before, settled_at, claim_id, lease_until)
+select '{TENANT}', gen_random_uuid(), 'launch', 'executed', n::text, n, '{{}}', case n % 100 when 0 then 'dead' when 1 then 'pending' else 'done' end,
+       clock_timestamp(), case n % 100 when 1 then null else clock_timestamp() end, null, null
+  from generate_series(1, {ROWS}) n;
+insert into mainspring.runs (tenant_id, id, agent_id, card_key, effect_kind, effect_key, event_seq, state, ended_at, prompt, trust)
+select '{TENANT}', gen_random_uuid(), case n % 200 when 50 then '{AGENT}'::uuid else '{BUSY}' end, 'OPS-' || n, 'launch', n::text, n, case n % 100 when 0 then 'failed' when 1 then 'queued' else 'done' end,
+       case n % 100 when 1 then null else clock_timestamp() end, 'p', 'member'
+  from generate_series(1, {ROWS}) n;
+insert into mainspring.events (tenant_id, seq, id, kind, subject, data, trust, occurred_at)
+select '{TENANT}', n, gen_random_uuid(), case n % 100 when 0 then 'card.moved' else 'run.done' end, 's' || n, '{{}}', 'member', clock_timestamp()
+  from generate_series(1, {ROWS}) n;
+analyze mainspring.rules, mainspring.effects, mainspring.runs, mainspring.events;
+"""
+
+
+@pytest.fixture(scope="module")
+async def big(databases) -> AsyncIterator[asyncpg.Connection]:
+    """A tenant with much that is over, seen as the server sees it."""
+    database = await databases.create("server")
+    conn = await asyncpg.connect(**database.admin)
+    await conn.execute(_FILL)
+    await conn.execute("set plan_cache_mode = force_generic_plan")
+    await conn.execute(f"set mainspring.tenant = '{TENANT}'; set role mainspring_app")
+    yield conn
+    await conn.close()
+    await databases.drop(database)
+
+
+def literal(value: Any) -> str:
+    """Return a value as SQL text."""
+    match value:
+        case None:
+            return "null"
+        case list():
+            return literal("{" + ",".join(map(str, value)) + "}")
+        case _:
+            return "'" + str(value) + "'"
+
+
+async def plan_of(conn: asyncpg.Connection, sql: str, *args: Any) -> str:
+    """Return how a statement is carried out."""
+    await conn.execute(f"prepare asked as {sql}")
+    try:
+        lines = await conn.fetch(f"explain execute asked ({', '.join(map(literal, args))})")
+    finally:
+        await conn.execute("deallocate asked")
+    return "\n".join(line[0] for line in lines)
+
+
+ASKED: list[tuple[str, str, tuple[Any, ...], str]] = [
+    ("triggers", "rule_id_by_name", (TENANT, "rule 7"), "rules_name"),
+    ("operators", "rule_by_name", (TENANT, "rule 7"), "rules_name"),
+    ("agents", "list_runs", (TENANT, HIGHEST, 50, None, None), "runs_pkey"),
+    ("agents", "list_runs_of_card", (TENANT, HIGHEST, 50, None, None, CARD), "runs_card"),
+    ("agents", "list_runs_of_key", (TENANT, HIGHEST, 50, None, None, "OPS-7"), "runs_card_key"),
+    ("agents", "list_runs_of_agent", (TENANT, HIGHEST, 50, AGENT, None), "runs_agent"),
+    ("agents", "list_live_runs", (TENANT, HIGHEST, 50, None, ["queued"]), "runs_live"),
+    ("agents", "list_dead_runs", (TENANT, HIGHEST, 50, None, ["failed"]), "runs_dead"),
+    ("stores.postgres", "effects_by_id", (TENANT, [new_id()]), "effects_pkey"),
+    ("stores.postgres", "effects", (TENANT, LOWEST, 50, None, None), "effects_pkey"),
+    ("stores.postgres", "effects_of_event", (TENANT, None, 50, None, None, 7), "effects_event"),
+    ("stores.postgres", "effects_pending", (TENANT, None, 50, None), "effects_"),
+    ("stores.postgres", "effects_dead", (TENANT, None, 50, None), "effects_dead"),
+    ("stores.postgres", "events_at", (TENANT, [1, 2, 3]), "events_pkey"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("room", "name", "args", "index"), ASKED, ids=[one[1] for one in ASKED])
+async def test_a_question_is_answered_by_an_index(big, room, name, args, index):
+    plan = await plan_of(big, Queries(f"mainspring.{room}.sql")[name], *args)
+    assert "Seq Scan" not in plan, plan
+    assert index in plan, plan
