@@ -183,10 +183,8 @@ class RunVerbs:
         return None if card_id is None else await self._cards.card_snapshot(tx, card_id)
 
     async def _cards_of(self, tx: Tx, runs: Sequence[Run]) -> Mapping[UUID | None, dict[str, Any]]:
-        cards: dict[UUID | None, dict[str, Any]] = {}
-        if ids := {run.card_id for run in runs if run.card_id is not None}:
-            cards.update(await self._cards.card_snapshots(tx, ids))
-        return cards
+        ids = {run.card_id for run in runs if run.card_id is not None}
+        return dict((await self._cards.card_snapshots(tx, ids)).items()) if ids else {}
 
     @staticmethod
     async def _write(tx: Tx, run: Run, statement: str, *args: Any) -> None:

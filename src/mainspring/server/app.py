@@ -76,9 +76,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.closing = asyncio.Event()
     problems.install(app)
+    apidocs.install(app)
     for name, router in _routers():
         if name == AT_ROOT:
-    apidocs.install(app)
             app.include_router(router)
         else:
             app.include_router(router, prefix=PREFIX, dependencies=[Depends(known), Depends(all_are_known)])
