@@ -96,7 +96,7 @@ def _effect(**more: Any) -> effects.Effect:
 
 
 ANSWERS: Sequence[effects.Outcome] = (
-    effects.Done(), effects.Dropped("reason"), effects.Retry("error"), effects.Deferred(60.0, "reason"),
+    effects.Done(), effects.Dropped("reason"), effects.Retry("error"), effects.Deferred("reason", after_seconds=60.0),
     effects.Held("reason"), effects.Failed("error"), effects.Unknown("error"),
 )  # fmt: skip
 

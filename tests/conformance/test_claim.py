@@ -154,7 +154,7 @@ async def test_a_tenant_with_only_rows_that_must_run_alone_does_not_hide_its_nei
     await hands.owe_one(first)
     await crash(hands, times=CRASHES_ALONE)
     effect = await hands.claim_one(alone=True)
-    assert await hands.settles(effect, Deferred(0))
+    assert await hands.settles(effect, Deferred(after_seconds=0))
     await hands.owe_one(second)
     assert [effect.tenant_id for effect in await hands.claim(limit=1)] == [second]
 
@@ -238,7 +238,7 @@ async def test_rows_that_run_alone_come_one_at_a_time_earliest_first(hands: Hand
     for key in "ab":
         await hands.owe_one(tenant, key=key)
         await crash(hands, times=CRASHES_ALONE)
-        assert await hands.settles(await hands.claim_one(alone=True), Deferred(0))
+        assert await hands.settles(await hands.claim_one(alone=True), Deferred(after_seconds=0))
     assert [effect.key for effect in await hands.claim(alone=True, limit=10)] == ["a"]
     assert [effect.key for effect in await hands.claim(alone=True, limit=10)] == ["b"]
     assert await hands.claim(alone=True, limit=10) == []
@@ -378,7 +378,7 @@ async def test_a_row_that_must_run_alone_is_due_alone(hands: Hands):
     assert (await due(hands))[2]
     effect = await hands.claim_one(alone=True)
     assert not (await due(hands))[2]
-    assert await hands.settles(effect, Deferred(30))
+    assert await hands.settles(effect, Deferred(after_seconds=30))
     assert not (await due(hands))[2]
     await hands.age(31)
     assert (await due(hands))[2]

@@ -121,7 +121,7 @@ async def test_final_effects_are_trimmed_when_they_are_old_enough_and_the_rest_i
         "done": Done(),
         "dropped": Dropped("x"),
         "dead": Failed("x"),
-        "waits": Deferred(1e8),
+        "waits": Deferred(after_seconds=1e8),
     }.items():
         await hands.owe_one(tenant, key=key)
         assert await hands.settles(await hands.claim_one(), outcome)

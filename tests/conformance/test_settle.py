@@ -71,7 +71,7 @@ async def test_deferring_spends_no_attempt_and_remembers_since_when(hands: Hands
     await hands.owe_one(await hands.tenant())
     for _ in range(3):
         effect = await hands.claim_one()
-        assert await hands.settles(effect, Deferred(100, "down"))
+        assert await hands.settles(effect, Deferred("down", after_seconds=100))
         await hands.age(101)
     effect = await hands.claim_one()
     assert (effect.attempts, (await hands.row(effect)).deferrals) == (0, 3)
@@ -84,7 +84,7 @@ async def test_a_settle_from_a_claim_that_another_has_taken_over_changes_nothing
     await hands.owe_one(await hands.tenant())
     old, new = await hands.stale()
     before = await hands.row(new)
-    for outcome in (Done(), Dropped("x"), Retry("x"), Deferred(1), Failed("x"), Unknown("x")):
+    for outcome in (Done(), Dropped("x"), Retry("x"), Deferred(after_seconds=1), Failed("x"), Unknown("x")):
         assert not await hands.settles(old, outcome)
     assert await hands.row(new) == before
     assert [attempt.outcome for attempt in await hands.attempts(new)] == ["lease_lost"]
@@ -216,7 +216,7 @@ async def test_what_could_not_be_tried_is_no_attempt(hands: Hands):
     # half an hour of a dead target would leave hundreds of rows that say nothing
     await hands.owe_one(await hands.tenant())
     effect = await hands.claim_one()
-    assert await hands.settles(effect, Deferred(0, "down"))
+    assert await hands.settles(effect, Deferred("down", after_seconds=0))
     assert await hands.attempts(effect) == []
     assert ((await hands.row(effect)).outcome, (await hands.row(effect)).error) == ("deferred", "down")
 
@@ -245,7 +245,9 @@ async def test_a_claimed_effect_that_happens_all_the_same_is_done(hands: Hands):
     assert (await hands.row(effect)).state == EffectState.DONE
 
 
-@pytest.mark.parametrize("outcome", [Retry("busy"), Deferred(5), Held("paused"), Unknown("cut off")])
+@pytest.mark.parametrize(
+    "outcome", [Retry("busy"), Deferred(after_seconds=5), Held("paused"), Unknown("cut off")]
+)
 async def test_a_cancelled_effect_that_would_be_tried_again_is_dropped_instead(
     hands: Hands, outcome: Outcome
 ):

@@ -14,7 +14,7 @@ OWN = {"id", "key", "created_at", "settled_at", "not_before"}
 async def waited(hands: Hands, keys: str) -> list[Effect]:
     """Claim effects of one tenant that were each deferred once before, with the reason noted on the row."""
     await hands.owe(await hands.tenant(), *(NewEffect("mail", key=key) for key in keys))
-    await hands.settle(*((effect, Deferred(0.0, "not yet")) for effect in await hands.claim()))
+    await hands.settle(*((effect, Deferred("not yet", after_seconds=0.0)) for effect in await hands.claim()))
     await hands.age(1)
     return sorted(await hands.claim(), key=lambda effect: effect.key)
 

@@ -339,7 +339,7 @@ async def test_a_retry_makes_its_tenant_due_again(ground: Ground) -> None:
     await ground.owe("a")
     [effect] = await ground.claim("w")
     async with ground.store.system("test") as tx:
-        await ground.store.settle(tx, [resolve(effect, Retry("no", 0.0), WORK, random=0.5)])
+        await ground.store.settle(tx, [resolve(effect, Retry("no", after_seconds=0.0), WORK, random=0.5)])
 
     assert [again.attempts for again in await ground.claim("w")] == [1]
 

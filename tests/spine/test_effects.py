@@ -141,7 +141,7 @@ def test_nothing_waits_for_a_moment_that_has_passed_or_never_comes(seconds: floa
     waits: list[Callable[[], object]] = [
         lambda: NewEffect("mail", key="1", delay_seconds=seconds),
         lambda: Retry("busy", after_seconds=seconds),
-        lambda: Deferred(seconds),
+        lambda: Deferred(after_seconds=seconds),
     ]
     for wait in waits:
         with pytest.raises(Misuse, match="delay"):
@@ -217,11 +217,11 @@ def test_every_other_outcome_leaves_an_attempt_row(outcome: Outcome):
 
 def test_what_was_not_tried_leaves_no_attempt_row():
     """A launch that waits an hour behind another looks again hundreds of times."""
-    assert moved(Deferred(1)).plain
+    assert moved(Deferred(after_seconds=1)).plain
 
 
 def test_what_could_not_be_tried_is_no_attempt():
-    assert moved(Deferred(1), attempts=2, crashes=1).plain
+    assert moved(Deferred(after_seconds=1), attempts=2, crashes=1).plain
 
 
 def test_dropped_says_why():
@@ -272,7 +272,7 @@ def test_randomness_spreads_the_backoff(random: float):
 
 
 def test_deferred_spends_nothing_and_says_so():
-    settlement = moved(Deferred(30, "mail server down"), attempts=2)
+    settlement = moved(Deferred("mail server down", after_seconds=30), attempts=2)
     assert (settlement.state, settlement.attempts, settlement.delay_seconds) == (EffectState.PENDING, 2, 30)
     assert (settlement.outcome, settlement.error, settlement.deferred) == (
         "deferred",
@@ -293,9 +293,9 @@ def test_held_waits_for_somebody_and_spends_nothing():
 
 
 def test_deferred_without_a_break_for_too_long_is_dead_without_spending_an_attempt():
-    held = moved(Deferred(30), deferred_seconds=DEFER_LIMIT_SECONDS)
+    held = moved(Deferred(after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS)
     assert held.state == EffectState.PENDING
-    over = moved(Deferred(30), deferred_seconds=DEFER_LIMIT_SECONDS + 1, attempts=2)
+    over = moved(Deferred(after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS + 1, attempts=2)
     assert (over.state, over.outcome, over.attempts) == (EffectState.DEAD, "target_down", 2)
     assert over.error
 
@@ -324,8 +324,8 @@ def test_unknown_exhausts_its_attempts_like_a_retry():
 outcomes = st.one_of(
     st.builds(Done, st.text(max_size=3)),
     st.builds(Dropped, st.text(max_size=3)),
-    st.builds(Retry, st.text(max_size=3), st.none() | st.floats(0, 1e6)),
-    st.builds(Deferred, st.floats(0, 1e6)),
+    st.builds(Retry, st.text(max_size=3), after_seconds=st.none() | st.floats(0, 1e6)),
+    st.builds(Deferred, st.text(max_size=3), after_seconds=st.floats(0, 1e6)),
     st.builds(Held, st.text(max_size=3)),
     st.builds(Failed, st.text(max_size=3)),
     st.builds(Unknown, st.text(max_size=3)),

@@ -266,7 +266,7 @@ async def test_an_effect_that_fails_too_often_is_dead_and_its_tenants_log_says_s
         (Transient("try later"), EffectState.PENDING, "retry"),
         (ValueError("a defect"), EffectState.PENDING, "retry"),
         (TimeoutError(), EffectState.PENDING, "unknown"),
-        (Deferred(30, "down"), EffectState.PENDING, "deferred"),
+        (Deferred("down", after_seconds=30), EffectState.PENDING, "deferred"),
         (None, EffectState.DEAD, "failed"),
         ("done", EffectState.DEAD, "failed"),
     ],
@@ -383,7 +383,8 @@ async def test_what_a_transactional_executor_writes_commits_with_its_settle(
 
 
 @pytest.mark.parametrize(
-    "answer", [Retry("busy"), Deferred(30), ValueError("a defect"), Definitive("x"), Failed("x"), None]
+    "answer",
+    [Retry("busy"), Deferred(after_seconds=30), ValueError("a defect"), Definitive("x"), Failed("x"), None],
 )
 async def test_what_it_wrote_is_undone_when_it_did_not_succeed(shop: Shop, answer: Any):
     launcher, tenant = await launch(shop, answer)

@@ -160,7 +160,13 @@ class Model:
 
 
 OUTCOMES = st.sampled_from(
-    [Done(), Dropped("spent"), Failed("x"), Retry("x", after_seconds=DELAY), Deferred(DELAY, "down")]
+    [
+        Done(),
+        Dropped("spent"),
+        Failed("x"),
+        Retry("x", after_seconds=DELAY),
+        Deferred("down", after_seconds=DELAY),
+    ]
 )
 SOME_KINDS = st.sampled_from([set(KINDS), set(KINDS), {"mail"}, {"ship"}])
 INDEX = st.integers(0, 10**6)  # picks one of however many there are
@@ -274,7 +280,9 @@ class OutboxMachine(RuleBasedStateMachine):
         self.claim(set(KINDS), 4, None)
         self.claim_alone(set(KINDS))
         if hand_back:
-            self.settle_all([(effect, Deferred(DELAY, "shutting down")) for effect in self.held()])
+            self.settle_all(
+                [(effect, Deferred("shutting down", after_seconds=DELAY)) for effect in self.held()]
+            )
             self.age(DELAY + 1)
             self.claim(set(KINDS), 4, None)
 

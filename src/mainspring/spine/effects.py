@@ -232,7 +232,7 @@ class Retry:
     """It failed and may succeed later; an attempt is spent. `after_seconds` replaces the backoff when given."""
 
     error: str
-    after_seconds: float | None = None
+    after_seconds: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.after_seconds is not None:
@@ -243,8 +243,8 @@ class Retry:
 class Deferred:
     """It could not be tried; no attempt is spent, and it waits `after_seconds`."""
 
-    after_seconds: float
     reason: str = ""
+    after_seconds: float = field(kw_only=True)
 
     def __post_init__(self) -> None:
         check_delay(self.after_seconds)
@@ -404,9 +404,9 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return settle(Move.BURY, "unknown", error, attempts=effect.attempts + 1)
         case Unknown(error):
             return _try_again(effect, kind, settle, "unknown", error, None, random)
-        case Retry(error, after_seconds):
+        case Retry(error, after_seconds=after_seconds):
             return _try_again(effect, kind, settle, "retry", error, after_seconds, random)
-        case Deferred(after_seconds, reason):
+        case Deferred(reason, after_seconds=after_seconds):
             if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
                 return settle(Move.BURY, "target_down", reason or "deferred for too long")
             return settle(

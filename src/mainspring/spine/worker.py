@@ -295,7 +295,9 @@ class Worker(Generic[H]):
     def _hand_back(self, executor: Executor[H], held: InHand) -> Settlement:
         """Shutting down: what cannot have happened waits for another worker, what may have is said to be unknown."""
         acted = held.executed and not executor.kind.idempotent
-        outcome: Outcome = Unknown("cut short by a shutdown") if acted else Deferred(0.0, "shutting down")
+        outcome: Outcome = (
+            Unknown("cut short by a shutdown") if acted else Deferred("shutting down", after_seconds=0.0)
+        )
         return self._resolve(executor, held.effect, outcome)
 
     def _let_go(self, effects: Sequence[Effect]) -> None:

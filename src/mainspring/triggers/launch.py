@@ -115,7 +115,9 @@ class Launcher:
         if card.dispatched_version is not None and card.dispatched_version >= eligible_version:
             return Dropped("dispatched already")
         if await self._runs.live_run_of_card(tx, card_id, agent_id):
-            return Deferred(_look_again_seconds(effect), "a run of this card and agent has not ended")
+            return Deferred(
+                "a run of this card and agent has not ended", after_seconds=_look_again_seconds(effect)
+            )
         agent = await self._runs.get_agent(tx, agent_id)
         if agent is None:
             return Failed("the pinned agent is gone")
