@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from mainspring.spine.drain import OWED_MAX, contiguous, looks_at, moves, within_limit
+import pytest
+
+from mainspring.spine.drain import OWED_MAX, contiguous, looks_at, moves, owed_by, within_limit
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.engine import Spine
+from mainspring.spine.errors import Misuse
 from mainspring.spine.events import Event, Trust
-from mainspring.spine.ports import Cursor, NotOwed
+from mainspring.spine.ports import Cursor, NotOwed, Owes
 from mainspring.stores.memory import MemoryStore
 
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -28,6 +31,19 @@ def cursor(tenant: UUID, position: int, head: int = 100) -> Cursor:
 
 def owes(number: int) -> list[tuple[UUID, NewEffect]]:
     return [(ONE, NewEffect("mail", key=f"{n}")) for n in range(number)]
+
+
+def test_what_an_event_owes_is_known_by_its_event_whether_or_not_the_judge_says_so():
+    obligation = type("Named", (), {"name": "receipts"})()
+    said, unsaid = NewEffect("mail", key="1", event_seq=3), NewEffect("mail", key="2")
+    owed = owed_by(obligation, event(ONE, 7), Owes(said, unsaid))
+    assert [(one.key, one.event_seq) for one in owed] == [("1", 3), ("2", 7)]
+
+
+def test_what_nobody_would_carry_out_is_not_owed():
+    obligation = type("Named", (), {"name": "receipts"})()
+    with pytest.raises(Misuse, match="offered"):
+        owed_by(obligation, event(ONE, 7), Owes(NewEffect("mail", key="1", family="offered")))
 
 
 def test_events_that_follow_their_cursor_are_kept():

@@ -73,7 +73,7 @@ class Shop:
 def receipt(event: Event) -> Verdict:
     if event.data.get("gift"):
         return NotOwed("gift")
-    return Owes(NewEffect("mail", key=event.subject, payload={"order": event.subject}, event_seq=event.seq))
+    return Owes(NewEffect("mail", key=event.subject, payload={"order": event.subject}))
 
 
 @pytest.fixture
@@ -128,6 +128,8 @@ async def test_an_effect_can_be_owed_without_an_event(shop: Shop):
     async with shop.spine.open(tenant) as tx:
         assert isinstance(await tx.owe(NewEffect("mail", key="42")), Owed)
         assert isinstance(await tx.owe(NewEffect("mail", key="42")), AlreadyOwed)
+        with pytest.raises(Misuse, match="offered"):
+            await tx.owe(NewEffect("mail", key="43", family="offered"))
     assert await shop.run() == Ran(drained=0, executed=1)
 
 
@@ -459,7 +461,7 @@ class Judge:
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer
-        return Owes(NewEffect("stamp", key=event.subject, event_seq=event.seq))
+        return Owes(NewEffect("stamp", key=event.subject))
 
 
 BREAKS = pytest.mark.parametrize(

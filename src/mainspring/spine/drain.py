@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
-from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome
+from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome, check_executed
 from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
 from mainspring.spine.events import Event
 from mainspring.spine.executors import Transactional
@@ -102,7 +102,7 @@ class Drain(Generic[H]):
             return
         context = await obligation.load(tx, [event for _, event in mine])
         for n, event in mine:
-            owed = owed_by(obligation, obligation.judge(event, context))
+            owed = owed_by(obligation, event, obligation.judge(event, context))
             judged.setdefault(n, []).extend((event.tenant_id, effect) for effect in owed)
 
     async def _isolate(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> int:
@@ -150,11 +150,16 @@ def looks_at(obligation: Obligation[H], event: Event) -> bool:
     return obligation.kinds is None or event.kind in obligation.kinds
 
 
-def owed_by(obligation: Obligation[H], verdict: object) -> tuple[NewEffect, ...]:
-    """Return the effects of a verdict; raise Misuse when it is none: None does not mean that nothing is owed."""
+def owed_by(obligation: Obligation[H], event: Event, verdict: object) -> tuple[NewEffect, ...]:
+    """Return the effects of a verdict, each of its event; raise Misuse when it is none: None does not mean that nothing is owed."""
     match verdict:
         case Owes(effects):
-            return effects
+            for effect in effects:
+                check_executed(effect)
+            return tuple(
+                effect if effect.event_seq is not None else replace(effect, event_seq=event.seq)
+                for effect in effects
+            )
         case NotOwed():
             return ()
         case _:
@@ -210,7 +215,8 @@ def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transact
         if event is None:
             return Failed(f"event {effect.event_seq} is not kept any more")
         try:
-            owed = owed_by(obligation, obligation.judge(event, await obligation.load(tx.handle, [event])))
+            context = await obligation.load(tx.handle, [event])
+            owed = owed_by(obligation, event, obligation.judge(event, context))
             if owed:
                 await store.owe_drained(tx.handle, [(event.tenant_id, effect) for effect in owed])
         except (Transient, OutcomeUnknown):

@@ -96,8 +96,10 @@ class NewEffect:
         kind: who executes it.
         key: what makes it this one; unique with tenant and kind for as long as the row is kept.
         payload: JSON values; fixed at owing.
+        event_seq: the event that owes it; whoever judges an event need not say it.
         target: the thing outside that it depends on, when that differs per effect.
         delay_seconds: earliest start, from the moment of owing.
+        family: only what is executed can be owed; nobody carries out the other one yet.
     """
 
     kind: str
@@ -118,6 +120,12 @@ class NewEffect:
         if not 0 < len(self.key) <= KEY_LENGTH_MAX:
             raise Misuse(f"an effect's key has 1 to {KEY_LENGTH_MAX} characters")
         check_delay(self.delay_seconds)
+
+
+def check_executed(effect: NewEffect) -> None:
+    """Raise Misuse for an effect that nobody would carry out: it would be owed for ever."""
+    if effect.family != "executed":
+        raise Misuse(f"nobody carries out effects of family {effect.family} yet")
 
 
 @dataclass(frozen=True, slots=True)
