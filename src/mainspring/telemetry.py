@@ -53,6 +53,16 @@ requests_failed = Counter(
     ["error"],
     registry=REGISTRY,
 )
+requests_in_hand = Gauge(
+    "mainspring_requests_in_hand", "HTTP requests by what they do now.", ["state"], registry=REGISTRY
+)
+requests_turned_away = Counter(
+    "mainspring_requests_turned_away", "HTTP requests refused for too much at once.", ["code"], registry=REGISTRY
+)
+streams = Gauge("mainspring_streams", "Event streams that are open.", registry=REGISTRY)
+streams_ended = Counter(
+    "mainspring_streams_ended", "Event streams that this process ended.", ["reason"], registry=REGISTRY
+)
 commands_replayed = Counter(
     "mainspring_commands_replayed",
     "Commands that were answered by what their Idempotency-Key had come to before.",

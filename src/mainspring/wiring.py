@@ -31,6 +31,7 @@ from mainspring.operators.desk import DeskService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
 from mainspring.operators.model import KindLimits
+from mainspring.operators.tails import Tails
 from mainspring.operators.verify import VerifyService
 from mainspring.spine.drain import ENGINE_VERSION
 from mainspring.spine.effects import EffectKind
@@ -99,6 +100,7 @@ class Services:
     tokens: TokenService
     keys: KeyService
     log: LogService
+    tails: Tails
     desk: DeskService
     explain: ExplainService
     verify: VerifyService
@@ -163,6 +165,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         tokens=room.tokens,
         keys=keys,
         log=LogService(db, spine),
+        tails=_tails(spine, db, settings),
         desk=DeskService(db, spine, run_verbs),
         explain=ExplainService(
             db,
@@ -172,6 +175,14 @@ def join(settings: Settings, pool: Pool) -> Services:
         ),
         verify=VerifyService(db, spine.obligations, limits),
     )
+
+
+def _tails(spine: Engine, db: Database, settings: Settings) -> Tails:
+    tails = Tails(db)
+    loop = spine.register_loop("event tails", tails.run_once, every_seconds=settings.floor_tick_seconds)
+    tails.poke = loop.poke
+    spine.on_commit(tails.heard)
+    return tails
 
 
 # What has to be true of a database before anybody is served from it -----------------------------------------------

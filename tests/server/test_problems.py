@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 
 from mainspring.rooms import Conflict, FieldError, Forbidden, Invalid, NotFound, VersionConflict
 from mainspring.server import problems
+from mainspring.server.load import Load
 from mainspring.server.main import Server
 from mainspring.server.middleware import Edge, Guard
 from mainspring.server.problems import CODES, MEDIA_TYPE
@@ -120,7 +121,7 @@ async def test_too_much_at_once_is_turned_away_and_not_queued():
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    transport = httpx.ASGITransport(Edge(slow, in_flight_max=1))
+    transport = httpx.ASGITransport(Edge(slow, load=Load(working_max=1)))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         first = asyncio.create_task(client.get("/"))
         await begun.wait()

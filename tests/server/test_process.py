@@ -114,6 +114,26 @@ async def test_a_stop_answers_waiting_polls_and_does_not_wait_for_them(serve, fr
     assert await server.ended() == (0, "")
 
 
+async def test_a_stop_ends_open_streams_and_says_when_to_come_back(serve, fresh_database):
+    database = await fresh_database("server")
+    services = await wiring.build(Settings(database_url=database.url))
+    _, _, tokens = await people(services)
+    await services.stop()
+    server = await serve(database.url)
+    await server.ready()
+    headers = {"Authorization": f"Bearer {tokens['viewer']}"}
+    async with (
+        httpx.AsyncClient(base_url=server.url, headers=headers, timeout=DEADLINE_SECONDS) as client,
+        client.stream("GET", "/api/v1/events/stream") as answer,
+    ):
+        lines = answer.aiter_lines()
+        assert (await anext(lines)).startswith("retry: ")
+        server.process.send_signal(signal.SIGTERM)
+        said = [line async for line in lines]
+    assert "event: bye" in said
+    assert await server.ended() == (0, "")
+
+
 async def test_a_taken_port_is_said_and_not_waited_for(serve, fresh_database):
     database = await fresh_database("server")
     first = await serve(database.url)

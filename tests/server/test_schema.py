@@ -29,8 +29,8 @@ pytestmark = [
 ]
 
 EXAMPLES = 3
-# waits for minutes; ends the process
-LEFT_OUT = ("/api/v1/runner/claim", "/api/v1/dev/faults")
+# the first two wait, the last ends the process
+LEFT_OUT = ("/api/v1/runner/claim", "/api/v1/events/stream", "/api/v1/dev/faults")
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The HTTP application: takes what `wiring.py` joined, leaves an ASGI app that serves every route module.
 
-It holds nothing of its own but `closing`, which ends long polls when the process is asked to stop.
+It holds nothing of its own but `closing`, which ends long polls and streams when the process is asked to stop, and `load`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from mainspring.server import apidocs, problems, routes
 from mainspring.server.auth import known
+from mainspring.server.load import Load
 from mainspring.server.middleware import Edge, Guard
 from mainspring.server.queries import all_are_known
 
@@ -61,7 +62,7 @@ _ANY_PROBLEM: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(services: Services) -> FastAPI:
+def create_app(services: Services, *, load: Load | None = None) -> FastAPI:
     """Return the application that serves these services. Starting and stopping them is the caller's."""
     app = FastAPI(
         title="Mainspring",
@@ -75,6 +76,7 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.closing = asyncio.Event()
+    app.state.load = load or Load()
     problems.install(app)
     apidocs.install(app)
     for name, router in _routers():
@@ -83,7 +85,7 @@ def create_app(services: Services) -> FastAPI:
         else:
             app.include_router(router, prefix=PREFIX, dependencies=[Depends(known), Depends(all_are_known)])
     app.add_middleware(Guard)
-    app.add_middleware(Edge)  # the last one added stands outermost
+    app.add_middleware(Edge, load=app.state.load)  # the last one added stands outermost
     return app
 
 

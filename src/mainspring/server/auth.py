@@ -98,6 +98,7 @@ VERBS: Mapping[str, Access] = {
     "rule.delete": _OPERATE,
     "event.list": _VIEW,
     "event.show": _VIEW,
+    "event.stream": _VIEW,
     "effect.list": _VIEW,
     "effect.show": _VIEW,
     "effect.cancel": _OPERATE,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mainspring.config import Settings
 
 BACKLOG = 1024
+SILENT_CLIENT_MILLISECONDS = 60_000
+FILES_MAX = 65_536
 CANNOT_START = 1
 PORT_TAKEN = 5  # the command line's word for a conflict; `mainspring dev` then tries another port
 
@@ -59,6 +61,7 @@ class Server(uvicorn.Server):
 def run(settings: Settings) -> int:
     """Serve until asked to stop; return the exit code. What keeps it from starting is said on stderr."""
     _log_to_stderr(settings.log_level)
+    _as_many_files_as_allowed()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings))
@@ -113,6 +116,7 @@ async def _until_stopped(settings: Settings, app: FastAPI, server: Server, sock:
         await asyncio.wait({web, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         app.state.closing.set()
+        app.state.services.tails.close()
         server.should_exit = True
         stopping.cancel()
         await web
@@ -130,6 +134,10 @@ def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # connections inherit it: whoever takes nothing for so long is cut off
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_CLIENT_MILLISECONDS)
     try:
         sock.bind((host, port))
     except OSError as error:
@@ -151,6 +159,18 @@ def _listen(sock: socket.socket) -> None:
 def _not_ours(host: str, port: int, error: OSError) -> wiring.CannotStart:
     kind = PortTaken if error.errno == errno.EADDRINUSE else wiring.CannotStart
     return kind(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def _as_many_files_as_allowed() -> None:
+    """Every poll and stream that waits is an open file; the usual first limit is far below what the process may have."""
+    try:
+        import resource
+    except ImportError:  # not on every platform
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, FILES_MAX), hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

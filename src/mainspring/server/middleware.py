@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainspring import telemetry
 from mainspring.ids import new_id
 from mainspring.rooms import FieldError
+from mainspring.server.load import Load
 from mainspring.server.problems import Problem, pointer
 
 BODY_BYTES_MAX = 1 << 20
-IN_FLIGHT_MAX = 2_000  # long polls included; each holds a task and little more
 WATCHED = frozenset({"/livez", "/readyz", "/metrics"})  # asked exactly when there is too much to do
 DEPTH_MAX = 64  # deeper than any document of ours, and far from where parsers overflow their stack
 FAULTS_MAX = 20
@@ -40,11 +40,10 @@ class Edge:
     A handler of `Exception` would answer too, but then raise on, and the server would cut the connection unannounced.
     """
 
-    def __init__(self, app: ASGIApp, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
-        """Wraps the application; more requests than `in_flight_max` at once are turned away, and never queued."""
+    def __init__(self, app: ASGIApp, *, load: Load | None = None) -> None:
+        """Wraps the application; more requests at once than `load` allows are turned away, and never queued."""
         self._app = app
-        self._in_flight = 0
-        self._in_flight_max = in_flight_max
+        self._load = load or Load()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -54,14 +53,12 @@ class Edge:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else new_id().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        if self._in_flight >= self._in_flight_max and scope["path"] not in WATCHED:
+        if self._load.full and scope["path"] not in WATCHED:
+            telemetry.requests_turned_away.labels("overloaded").inc()
             await Problem.coded("overloaded").response(scope)(scope, receive, send)
             return
-        self._in_flight += 1
-        try:
+        with self._load.work():
             await self._served(scope, receive, send, request_id)
-        finally:
-            self._in_flight -= 1
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = False

@@ -19,6 +19,7 @@ from starlette.types import Scope
 
 from mainspring.rooms import Conflict, Forbidden, Invalid, NotFound, Refusal, VersionConflict
 from mainspring.server.auth import Unauthorized
+from mainspring.server.load import Busy
 from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, SpineError, Transient
 
 MEDIA_TYPE = "application/problem+json"
@@ -56,6 +57,7 @@ CODES: Mapping[str, Meaning] = {
     "answer_withheld": Meaning(
         409, "It was done, and its secret is not kept", "`current` is what was made: revoke it, and make another with a new key."
     ),
+    "too_old": Meaning(410, "The log does not reach back that far", "Read things as they are now, then go on from `oldest_seq` or later."),
     "version_conflict": Meaning(412, "It was changed meanwhile", "`current` is what it is now: decide again, and send its version."),
     "body_too_large": Meaning(413, "The body is too large", "Bodies are at most 1 MiB."),
     "unsupported_media_type": Meaning(415, "The body is of the wrong type", "Send application/json."),
@@ -135,6 +137,8 @@ def of_refusal(refusal: Refusal) -> Problem:
     match refusal:
         case Unauthorized():
             return Problem.coded("unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+        case Busy(code=code):
+            return Problem.coded(code, detail)
         case NotFound():
             return Problem.coded("not_found", detail)
         case Forbidden():

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from mainspring.operators.log import shown
+from mainspring.operators.tails import Filter, Stream, Tails
+from mainspring.rooms import FieldError, Invalid
 from mainspring.server.answers import EventOut, EventPage
-from mainspring.server.auth import Caller, require
+from mainspring.server.auth import VERBS, Caller, Role, Unauthorized, authenticate, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import LIMIT_DEFAULT, LIMIT_MAX
+from mainspring.server.problems import Problem
+from mainspring.server.streams import MEDIA_TYPE, EventStream, told
 
 router = APIRouter(prefix="/events", tags=["events"], route_class=Route)
 
 Seq = Annotated[int, Path(ge=1, lt=2**63, description="Place in the log")]
 SEQ_MAX = 2**63 - 1
+Kind = Annotated[str | None, Query(max_length=100, description="`card.moved`, or `card.*` for all of a noun")]
+Subject = Annotated[str | None, Query(max_length=200, description="The id of what it is about")]
 
 
 @router.get("", response_model=EventPage)
@@ -23,10 +30,8 @@ async def list_events(
     request: Request,
     caller: Annotated[Caller, require("event.list")],
     after: Annotated[int, Query(ge=0, le=SEQ_MAX, description="Only events behind this seq")] = 0,
-    kind: Annotated[
-        str | None, Query(max_length=100, description="`card.moved`, or `card.*` for all of a noun")
-    ] = None,
-    subject: Annotated[str | None, Query(max_length=200, description="The id of what it is about")] = None,
+    kind: Kind = None,
+    subject: Subject = None,
     last: Annotated[int | None, Query(ge=1, le=LIMIT_MAX, description="Only the last so many")] = None,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
 ) -> dict[str, Any]:
@@ -44,6 +49,75 @@ async def list_events(
         "data": [shown(event) for event in page],
         "next": str(page[-1].seq) if len(events) > limit else None,
     }
+
+
+@router.get(
+    "/stream",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Server-sent events: `id` is the seq, `data` an event; `reset` and `bye` are of the stream itself",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def stream_events(
+    request: Request,
+    caller: Annotated[Caller, require("event.stream")],
+    after: Annotated[
+        int | None,
+        Query(ge=0, le=SEQ_MAX, description="Begin behind this seq; by default, at what comes next"),
+    ] = None,
+    kind: Kind = None,
+    subject: Subject = None,
+    card: Annotated[
+        str | None, Query(max_length=100, description="Only what is about this card: id or key")
+    ] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(max_length=30, description="Where a stream that broke off goes on: it counts before `after`"),
+    ] = None,
+) -> Response:
+    """Tell events as they are committed, and first those behind where the reader was."""
+    services = request.app.state.services
+    tails: Tails = services.tails
+    seen = after if not last_event_id else _seq(last_event_id)
+    wanted = Filter(
+        kind, subject, None if card is None else (await services.boards.get_card(caller.tenant_id, card)).id
+    )
+    with ExitStack() as held:
+        held.enter_context(request.app.state.load.wait(caller.tenant_id))
+        bounds = await tails.bounds(caller.tenant_id)
+        if seen is not None and seen + 1 < bounds.oldest:
+            oldest = {"oldest_seq": bounds.oldest}
+            return Problem.coded("too_old", more=oldest).response(request.scope)
+        beyond = seen is not None and seen > bounds.head
+        stream = Stream(
+            tenant_id=caller.tenant_id,
+            token_id=caller.token_id,
+            position=bounds.head if seen is None or beyond else seen,
+            wanted=wanted,
+            allowed=lambda role: role is not None and Role.named(role) >= VERBS["event.stream"].least,
+        )
+        lines = told(
+            tails, stream, reset_to=bounds.head if beyond else None, recheck=lambda: _role_now(request)
+        )
+        return EventStream(lines, held=held.pop_all())
+
+
+def _seq(last_event_id: str) -> int:
+    text = last_event_id.strip()
+    if text.isascii() and text.isdigit() and int(text) <= SEQ_MAX:
+        return int(text)
+    raise Invalid(FieldError("/Last-Event-ID", "the id of an event of this stream: a whole number"))
+
+
+async def _role_now(request: Request) -> str | None:
+    """Return the role of the request's token, if it is still good for anything."""
+    try:
+        return (await authenticate(request)).role.name.lower()
+    except Unauthorized:
+        return None
 
 
 @router.get("/{seq}", response_model=EventOut)

@@ -149,6 +149,7 @@ async def claim(
         slots=tuple(sorted({*body.slots, *([] if body.slot is None else [body.slot])})),
         capacity=body.capacity,
     )
-    claimed = await or_gone(request, service.claim(asked, wait_seconds=wait)) or Claimed()
+    with request.app.state.load.wait(caller.tenant_id):
+        claimed = await or_gone(request, service.claim(asked, wait_seconds=wait)) or Claimed()
     run = None if claimed.work is None else claimed.work.as_json(service.policy)
     return {"run": run, "drain": claimed.drain}
