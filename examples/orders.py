@@ -18,6 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from mainspring import (
+    Connection,
     Done,
     Dropped,
     Effect,
@@ -26,14 +27,15 @@ from mainspring import (
     NewEvent,
     Outcome,
     Owes,
+    Pool,
+    PostgresStore,
     Retry,
+    Scope,
     Spine,
     Transaction,
     migrate,
 )
-from mainspring.db import Connection, Pool, Scope
 from mainspring.embedded import EmbeddedPostgres
-from mainspring.stores.postgres import PostgresStore
 
 SHOP = UUID("5b0e4f06-6f3c-4f35-9d0a-6a3a5d9a7c11")  # one tenant; a shop system would have one for each shop
 TABLES = """
@@ -60,7 +62,7 @@ class MailServer:
 
 def engine(pool: Pool, mail: MailServer) -> Spine[Scope]:
     """Declare what events owe and how it is done."""
-    spine: Spine[Scope] = Spine(PostgresStore(pool))
+    spine = Spine(PostgresStore(pool))
 
     @spine.owes("order.paid")
     def receipt_and_parcel(
@@ -68,8 +70,8 @@ def engine(pool: Pool, mail: MailServer) -> Spine[Scope]:
     ) -> Owes:  # a pure function: it may be asked again, by anyone, at any time
         order = {"order": event.subject, "item": event.data["item"]}
         return Owes(
-            NewEffect("send_receipt", key=event.subject, payload=order, event_seq=event.seq),
-            NewEffect("ship", key=event.subject, payload=order, event_seq=event.seq),
+            NewEffect("send_receipt", key=event.subject, payload=order),
+            NewEffect("ship", key=event.subject, payload=order),
         )
 
     @spine.effect("send_receipt", target="smtp", max_attempts=8)

@@ -1,4 +1,4 @@
-"""The library's public names: the engine, its values and its errors.
+"""The library's public names: the engine, its stores, its values and its errors. `mainspring.migrate` makes its tables.
 
 Each is imported when it is first used: the command line and the SDK need none of them, and start without.
 
@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mainspring.db import Connection, Pool, Scope
+    from mainspring.ids import new_id
     from mainspring.spine.effects import (
         AlreadyOwed,
         Attempt,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
         EffectRow,
         EffectState,
         Failed,
+        Held,
         NewEffect,
         Outcome,
         Owed,
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from mainspring.spine.ports import NotOwed, Obligation, Owes, Verdict
     from mainspring.spine.retry import Backoff
     from mainspring.spine.transaction import Transaction
+    from mainspring.stores.memory import MemoryStore, MemoryTransaction
+    from mainspring.stores.postgres import PostgresStore
 
 __all__ = [
     "AlreadyOwed",
@@ -51,6 +56,7 @@ __all__ = [
     "Backoff",
     "BadData",
     "Cause",
+    "Connection",
     "Deferred",
     "Definitive",
     "Done",
@@ -62,8 +68,11 @@ __all__ = [
     "Event",
     "External",
     "Failed",
+    "Held",
     "LeaseLost",
     "LogBroken",
+    "MemoryStore",
+    "MemoryTransaction",
     "Misuse",
     "NewEffect",
     "NewEvent",
@@ -73,8 +82,11 @@ __all__ = [
     "OutcomeUnknown",
     "Owed",
     "Owes",
+    "Pool",
+    "PostgresStore",
     "Ran",
     "Retry",
+    "Scope",
     "Spine",
     "SpineError",
     "SpineSettings",
@@ -84,10 +96,13 @@ __all__ = [
     "Trust",
     "Unknown",
     "Verdict",
+    "new_id",
 ]
 
 _MODULES = {
-    "effects": (
+    "db": ("Connection", "Pool", "Scope"),
+    "ids": ("new_id",),
+    "spine.effects": (
         "AlreadyOwed",
         "Attempt",
         "Deferred",
@@ -98,14 +113,15 @@ _MODULES = {
         "EffectRow",
         "EffectState",
         "Failed",
+        "Held",
         "NewEffect",
         "Outcome",
         "Owed",
         "Retry",
         "Unknown",
     ),
-    "engine": ("Ran", "Spine", "SpineSettings"),
-    "errors": (
+    "spine.engine": ("Ran", "Spine", "SpineSettings"),
+    "spine.errors": (
         "BadData",
         "Definitive",
         "LeaseLost",
@@ -115,11 +131,13 @@ _MODULES = {
         "SpineError",
         "Transient",
     ),
-    "events": ("Cause", "Event", "NewEvent", "Trust"),
-    "executors": ("External", "Transactional"),
-    "ports": ("NotOwed", "Obligation", "Owes", "Verdict"),
-    "retry": ("Backoff",),
-    "transaction": ("Transaction",),
+    "spine.events": ("Cause", "Event", "NewEvent", "Trust"),
+    "spine.executors": ("External", "Transactional"),
+    "spine.ports": ("NotOwed", "Obligation", "Owes", "Verdict"),
+    "spine.retry": ("Backoff",),
+    "spine.transaction": ("Transaction",),
+    "stores.memory": ("MemoryStore", "MemoryTransaction"),
+    "stores.postgres": ("PostgresStore",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -127,7 +145,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"mainspring.spine.{_HOMES[name]}"), name)
+    return getattr(import_module(f"mainspring.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from mainspring.faultpoints import FaultPoint, reach
@@ -20,6 +20,7 @@ from mainspring.spine.executors import Executor, External, Transactional
 from mainspring.spine.janitor import Janitor
 from mainspring.spine.ports import H, Obligation, Store, Verdict
 from mainspring.spine.recovery import Recovery
+from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
 from mainspring.spine.service import Service
 from mainspring.spine.transaction import Transaction
 from mainspring.spine.worker import Worker
@@ -27,6 +28,7 @@ from mainspring.spine.worker import Worker
 OBLIGATION_NAME_LENGTH_MAX = 200  # it is part of a key, behind a seq
 
 ExternalRun = TypeVar("ExternalRun", bound=Callable[[Effect], Awaitable[Outcome]])
+TransactionalRun: TypeAlias = Callable[[Effect, Transaction[H]], Awaitable[Outcome]]
 Judge = TypeVar("Judge", bound=Callable[[Event], Verdict])
 
 
@@ -146,37 +148,68 @@ class Spine(Generic[H]):
 
         return declare
 
-    def effect(self, kind: str, **declared: Any) -> Callable[[ExternalRun], ExternalRun]:
+    def effect(
+        self,
+        kind: str,
+        *,
+        target: str = "",
+        idempotent: bool = True,
+        max_attempts: int = 12,
+        lease_seconds: float = 60.0,
+        timeout_seconds: float | None = None,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> Callable[[ExternalRun], ExternalRun]:
         """Declare how effects of a kind are done, out in the world: at least once, `effect.idempotency_key` in hand.
 
         Args:
-            kind: the effects' kind.
-            declared: what `EffectKind` takes: target, max_attempts, idempotent, lease_seconds, timeout_seconds, backoff.
+            kind: the effects' kind; one executor a kind.
+            target: the thing outside that it depends on, as smtp.
+            idempotent: doing it twice is as good as once. If not, one whose end is unknown is dead, and a person decides.
+            max_attempts: failed attempts after which it is dead.
+            lease_seconds: how long a claim lasts unless it is renewed, every third of it. After a crash it is this long
+                until another worker takes the effect.
+            timeout_seconds: after how long an attempt is cut off, its end unknown; never by default.
+            backoff: how long it waits between attempts.
         """
+        declared = EffectKind(
+            name=kind, target=target, idempotent=idempotent, max_attempts=max_attempts, lease_seconds=lease_seconds,
+            timeout_seconds=timeout_seconds, backoff=backoff,
+        )  # fmt: skip
 
         def declare(run: ExternalRun) -> ExternalRun:
-            self.register_executor(External(EffectKind(name=kind, **declared), run))
+            self.register_executor(External(declared, run))
             return run
 
         return declare
 
     def transactional_effect(
-        self, kind: str, **declared: Any
-    ) -> Callable[
-        [Callable[[Effect, Transaction[H]], Awaitable[Outcome]]],
-        Callable[[Effect, Transaction[H]], Awaitable[Outcome]],
-    ]:
-        """Declare how effects of a kind are done inside the database: their writes and the settle commit together."""
+        self,
+        kind: str,
+        *,
+        max_attempts: int = 12,
+        lease_seconds: float = 10.0,
+        timeout_seconds: float | None = None,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> Callable[[TransactionalRun[H]], TransactionalRun[H]]:
+        """Declare how effects of a kind are done inside the database: their writes and the settle commit together.
 
-        def declare(
-            run: Callable[[Effect, Transaction[H]], Awaitable[Outcome]],
-        ) -> Callable[[Effect, Transaction[H]], Awaitable[Outcome]]:
-            self.register_executor(
-                Transactional(
-                    EffectKind(**{"lease_seconds": 10.0, **declared, "name": kind, "transactional": True}),
-                    run,
-                )
-            )
+        The function gets the effect and the open transaction. What it writes stands when it answers Done, Dropped or Held.
+
+        Args:
+            kind: the effects' kind; one executor a kind.
+            max_attempts: failed attempts after which it is dead.
+            lease_seconds: how long a claim lasts unless it is renewed, every third of it. After a crash it is this long
+                until another worker takes the effect.
+            timeout_seconds: after how long an attempt is rolled back; never by default.
+            backoff: how long it waits between attempts.
+        """
+        declared = EffectKind(
+            name=kind, transactional=True, max_attempts=max_attempts, lease_seconds=lease_seconds,
+            timeout_seconds=timeout_seconds, backoff=backoff,
+        )  # fmt: skip
+
+        def declare(run: TransactionalRun[H]) -> TransactionalRun[H]:
+            self.register_executor(Transactional(declared, run))
             return run
 
         return declare
