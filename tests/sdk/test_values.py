@@ -39,7 +39,7 @@ def test_the_servers_retry_after_is_a_floor() -> None:
         (Done("ok"), {"outcome": "done", "result": "ok"}),
         (Failed("no"), {"outcome": "failed", "error": "no"}),
         (Blocked("wait"), {"outcome": "blocked", "reason": "wait"}),
-        (Retry(5, "later"), {"outcome": "retry", "after_seconds": 5, "error": "later"}),
+        (Retry("later", after_seconds=5), {"outcome": "retry", "after_seconds": 5, "error": "later"}),
         (Cancelled(), {"outcome": "cancelled"}),
         (
             HandedBack(),
@@ -72,7 +72,7 @@ CUT_OFF = Raised(asyncio.CancelledError())
     [
         (None, None, Returned("text"), Done("text")),
         (None, None, Returned(None), Done()),
-        (None, None, Returned(Retry(1)), Retry(1)),
+        (None, None, Returned(Retry("x")), Retry("x")),
         (None, Blocked("b"), Returned("text"), Blocked("b")),
         ("cancel", None, CUT_OFF, Cancelled()),
         ("cancel", None, Raised(ValueError()), Cancelled()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 RESULT_LIMIT = 16_384  # characters of a text that the server keeps; of more we send the end, which says most
@@ -34,8 +34,8 @@ class Blocked:
 class Retry:
     """Try the run again later (`None`: when the server's own backoff says), until its attempts are spent."""
 
-    after_seconds: float | None = None
     error: str = ""
+    after_seconds: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def to_wire(outcome: Outcome | HandedBack) -> dict[str, Any]:
             return {"outcome": "failed", "error": tail(clean(error))}
         case Blocked(reason):
             return {"outcome": "blocked", "reason": tail(clean(reason))}
-        case Retry(after_seconds, error):
+        case Retry(error, after_seconds=after_seconds):
             return {
                 "outcome": "retry",
                 "after_seconds": after_seconds,
