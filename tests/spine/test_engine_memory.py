@@ -804,6 +804,48 @@ async def test_a_stopped_engine_takes_nothing_more(shop: Shop):
     assert shop.mailed == []
 
 
+async def test_an_engine_that_is_started_again_does_what_is_due_again(shop: Shop):
+    tenant = await shop.hands.tenant()
+    mailed = asyncio.Event()
+
+    def answer(_: Effect) -> Outcome:
+        mailed.set()
+        return Done()
+
+    shop.answer = answer
+    for order in ("42", "43"):
+        mailed.clear()
+        async with asyncio.timeout(STUCK), shop.spine.running():
+            await shop.pay(tenant, order)
+            await mailed.wait()
+    await shop.pay(tenant, "44")
+    assert await shop.run() == Ran(drained=1, executed=1)
+    assert [effect.key for effect in shop.mailed] == ["42", "43", "44"]
+
+
+async def test_an_engine_that_runs_is_not_started_a_second_time(shop: Shop):
+    async with shop.spine.running():
+        with pytest.raises(Misuse, match="already"):
+            await shop.spine.start()
+    assert shop.spine.worker.in_hand == 0
+
+
+async def test_what_outlasts_its_lease_in_one_round_keeps_its_claim(shop: Shop):
+    tenant = await shop.hands.tenant()
+    leases: set[Any] = set()
+
+    async def long(effect: Effect) -> Outcome:
+        while len(leases) < 3:  # renewed twice, whoever waits for how long
+            leases.add((await shop.hands.row(effect)).lease_until)
+            await asyncio.sleep(0.001)
+        return Done()
+
+    shop.spine.effect("report", lease_seconds=0.3)(long)
+    await shop.hands.owe_one(tenant, "report")
+    assert await shop.run() == Ran(drained=0, executed=1)
+    assert (await shop.row(tenant, "1", "report")).crashes == 0
+
+
 async def test_a_running_engine_does_what_commits_without_being_asked(shop: Shop):
     tenant = await shop.hands.tenant()
     mailed = asyncio.Event()

@@ -281,7 +281,21 @@ class Spine(Generic[H]):
     # running ------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> Ran:
-        """Drain what lags and execute what is due, until neither is left; for tests and for cron."""
+        """Drain what lags and execute what is due, until neither is left; for tests and for cron.
+
+        What takes long keeps its claim: claims are renewed meanwhile.
+        """
+        if self._renew_loop is not None:  # started: its loops renew, and are the ones to end
+            return await self._until_nothing_is_left()
+        self.worker.open()
+        renewing = self._renewal()
+        renewing.start()
+        try:
+            return await self._until_nothing_is_left()
+        finally:
+            await renewing.stop()
+
+    async def _until_nothing_is_left(self) -> Ran:
         drained = executed = 0
         while True:
             round_ = await self.drain.run_once()
@@ -292,9 +306,14 @@ class Spine(Generic[H]):
                 return Ran(drained=drained, executed=executed)
 
     async def start(self) -> None:
-        """Start the loops; an engine of every process that has started carries on what any other left."""
-        shortest = min(executor.kind.lease_seconds for executor in self._executors.values())
-        self._renew_loop = Service("renew", self._renew_round, every_seconds=shortest / 3)
+        """Start the loops; an engine of every process that has started carries on what any other left.
+
+        It may be started again once it is stopped. Raises Misuse when it runs.
+        """
+        if self._renew_loop is not None:
+            raise Misuse("this engine runs already, or is being stopped")
+        self.worker.open()
+        self._renew_loop = self._renewal()
         for loop in (*self._loops, self._renew_loop):
             loop.start()
         self._drain_loop.poke()
@@ -317,6 +336,10 @@ class Spine(Generic[H]):
             yield
         finally:
             await self.stop()
+
+    def _renewal(self) -> Service:
+        shortest = min(executor.kind.lease_seconds for executor in self._executors.values())
+        return Service("renew", self._renew_round, every_seconds=shortest / 3, at_once=False)
 
     async def _drain_round(self) -> bool:
         drained = await self.drain.run_once()

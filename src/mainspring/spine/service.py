@@ -24,14 +24,21 @@ class Service:
 
     Args:
         every_seconds: also run this often, ± 10 %, unpoked; None to wait for a poke.
+        at_once: run when it starts, too.
     """
 
     def __init__(
-        self, name: str, run_once: Callable[[], Awaitable[bool]], *, every_seconds: float | None
+        self,
+        name: str,
+        run_once: Callable[[], Awaitable[bool]],
+        *,
+        every_seconds: float | None,
+        at_once: bool = True,
     ) -> None:
         self.name = name
         self.run_once = run_once
         self._every_seconds = every_seconds
+        self._at_once = at_once
         self._poked = asyncio.Event()
         self._stopped = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -60,6 +67,8 @@ class Service:
         self._poked.set()
 
     async def _loop(self) -> None:
+        if not self._at_once:
+            await self._pause()
         while not self._stopped.is_set():
             self._poked.clear()
             if not await self._round():

@@ -120,7 +120,8 @@ class Settler(Generic[H]):
         self._settled([effect])
 
     async def stop(self) -> None:
-        """Write no more; what is unwritten is left to its lease."""
+        """Write no more of what was submitted until now; what is unwritten is left to its lease."""
+        self._waiting.clear()
         tasks = [task for task in (self._flushing, *self._burying) if task is not None]
         for task in tasks:
             task.cancel()

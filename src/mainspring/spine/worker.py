@@ -351,6 +351,10 @@ class Worker(Generic[H]):
     def _closing(self) -> bool:
         return self._closed.is_set()
 
+    def open(self) -> None:
+        """Claim again after a stop."""
+        self._closed.clear()
+
     def close(self) -> None:
         """Claim nothing more."""
         self._closed.set()
@@ -371,3 +375,5 @@ class Worker(Generic[H]):
                 log.warning(
                     "worker: %d effects were not handed back; their leases will run out", len(self._in_hand)
                 )
+                ended = [one for one in self._in_hand.values() if one.task is None or one.task.done()]
+                self._let_go([one.effect for one in ended])
