@@ -27,6 +27,7 @@ from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
 from mainspring.operators import metrics
+from mainspring.operators.custom import CustomEvents
 from mainspring.operators.desk import DeskService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
@@ -101,6 +102,7 @@ class Services:
     keys: KeyService
     log: LogService
     tails: Tails
+    custom: CustomEvents
     desk: DeskService
     explain: ExplainService
     verify: VerifyService
@@ -144,6 +146,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
     )
     keys = KeyService(db)
+    log = LogService(db, spine)
     spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
     limits = KindLimits(
         attempts_max={name: kind.max_attempts for name, kind in spine.kinds.items()},
@@ -164,7 +167,8 @@ def join(settings: Settings, pool: Pool) -> Services:
         rules=RuleService(spine, db),
         tokens=room.tokens,
         keys=keys,
-        log=LogService(db, spine),
+        log=log,
+        custom=CustomEvents(spine, log, board_verbs),
         tails=_tails(spine, db, settings),
         desk=DeskService(db, spine, run_verbs),
         explain=ExplainService(

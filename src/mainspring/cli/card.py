@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
+import time
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from mainspring.cli import following
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, say
@@ -227,6 +229,43 @@ def delete(card: _Card, *, if_version: _IfVersion = None) -> int:
     """Delete a card; its events and runs stay."""
     Client.here().delete(_path(card), version=if_version)
     say(f"{card} is deleted")
+    return ExitCode.OK
+
+
+@app.command
+def watch(
+    card: _Card,
+    *,
+    until: str | None = None,
+    timeout_seconds: float | None = None,
+    json: Json = False,
+) -> int:
+    """Print what happens to a card and its runs, as it happens, until Ctrl-C.
+
+    Parameters
+    ----------
+    until
+        End when the card is in this state.
+    timeout_seconds
+        Give up after so long, with exit code 6.
+    """
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    client = Client.here()
+    messages = following.follow(client, deadline=deadline, card=card)
+    next(messages)  # from here on nothing is missed: what the card is now, and whatever comes
+    now = client.get(_path(card))
+    if not json:
+        print(_line(now), flush=True)
+    if until is not None and now["state"] == until.strip().lower():
+        return ExitCode.OK
+    for message in messages:
+        if not message.is_event:
+            continue
+        event = message.data
+        print(jsonlib.dumps(event, ensure_ascii=False) if json else following.line_of(event), flush=True)
+        state = (event["data"].get("card") or {}).get("state")
+        if until is not None and event["kind"].startswith("card.") and state == until.strip().lower():
+            return ExitCode.OK
     return ExitCode.OK
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -156,8 +157,49 @@ class Client:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> Answer:
         """Send one request and return whatever comes back."""
+        try:
+            with self._sent(method, path, body, query or {}, headers or {}, timeout_seconds) as (_, reply):
+                raw = reply.read()
+        except TimeoutError as error:
+            raise TimedOut(f"{self.url} did not answer within {timeout_seconds:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"nobody answers at {self.url} ({error}): is the server running?") from error
+        return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, _decoded(raw))
+
+    @contextmanager
+    def opened(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> Iterator[tuple[http.client.HTTPConnection, http.client.HTTPResponse]]:
+        """Send one request and give out its answer before it has ended; raise ApiProblem when it is refused."""
+        try:
+            with self._sent(method, path, None, query or {}, headers or {}, timeout_seconds) as (conn, reply):
+                if reply.status >= 400:
+                    document = _decoded(reply.read())
+                    raise ApiProblem(
+                        reply.status, document if isinstance(document, dict) else {"detail": str(document)}
+                    )
+                yield conn, reply
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"nobody answers at {self.url} ({error}): is the server running?") from error
+
+    @contextmanager
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, Any],
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+    ) -> Iterator[tuple[http.client.HTTPConnection, http.client.HTTPResponse]]:
         where = urlsplit(self.url)
-        target = where.path + (path if path.startswith("/") else f"{API}/{path}") + _query(query or {})
+        target = where.path + (path if path.startswith("/") else f"{API}/{path}") + _query(query)
         kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
         conn = kind(where.hostname or "localhost", where.port, timeout=timeout_seconds)
         sent = {
@@ -169,16 +211,10 @@ class Client:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         try:
-            conn.request(method, target, data, {**sent, **(headers or {})})
-            reply = conn.getresponse()
-            raw = reply.read()
-        except TimeoutError as error:
-            raise TimedOut(f"{self.url} did not answer within {timeout_seconds:g} s") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"nobody answers at {self.url} ({error}): is the server running?") from error
+            conn.request(method, target, data, {**sent, **headers})
+            yield conn, conn.getresponse()
         finally:
             conn.close()
-        return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, _decoded(raw))
 
 
 def segment(ref: object) -> str:

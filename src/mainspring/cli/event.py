@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import Annotated, Any
+import json as jsonlib
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from mainspring.cli import following
 from mainspring.cli.client import Client, segment
-from mainspring.cli.exits import ExitCode
-from mainspring.cli.output import Json, Limit, emit, emit_rows
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows
 
 app = App(name="event", help="The log of what happened.")
 
-POLL_SECONDS = 1.0
 _COLUMNS = {
     "seq": "seq",
     "at": "occurred_at",
@@ -52,16 +51,53 @@ def tail(
 ) -> int:
     """Print the last events, and with -f those that come, until Ctrl-C."""
     client = Client.here()
-    first = (
-        list(client.pages("events", after=after, kind=kind))
-        if after is not None
-        else _last(client, last, kind)
-    )
-    emit_rows(first, _COLUMNS, json)
-    seen = first[-1]["seq"] if first else after or 0
-    if follow:
-        for page in _coming(client, seen, kind):
-            emit_rows(page, _COLUMNS, json)
+    # the stream is opened first, so that nothing is missed between what was and what comes
+    messages = following.follow(client, after=after, kind=kind) if follow else None
+    if messages is not None:
+        next(messages)
+    if after is None:
+        first = list(client.get("events", last=last, kind=kind)["data"])
+    else:
+        first = [] if follow else list(client.pages("events", after=after, kind=kind))
+    if first or not follow:
+        emit_rows(first, _COLUMNS, json)
+    seen = first[-1]["seq"] if first else 0
+    for message in messages or ():
+        if message.is_event and message.data["seq"] > seen:
+            told = (
+                jsonlib.dumps(message.data, ensure_ascii=False) if json else following.line_of(message.data)
+            )
+            print(told, flush=True)
+    return ExitCode.OK
+
+
+@app.command
+def post(
+    kind: Annotated[str, Parameter(help="What has happened: custom.deployed, or deployed for short.")],
+    *,
+    card: Annotated[str | None, Parameter(help="The card it is about: key or id.")] = None,
+    subject: Annotated[str, Parameter(help="What it is about, in your words.")] = "",
+    data: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="A JSON object of your own; - reads stdin.")
+    ] = "{}",
+    key: Annotated[
+        str | None, Parameter(help="The same key is one event, however often it is posted.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Post an event of your own, for rules to match."""
+    try:
+        said = jsonlib.loads(body_text(data))
+    except ValueError as error:
+        raise CliError(f"--data is no JSON: {error}", code=ExitCode.USAGE) from error
+    body = {
+        "kind": kind if "." in kind else f"custom.{kind}",
+        "subject": subject,
+        "card": card,
+        "data": said,
+        "key": key,
+    }
+    emit(Client.here().post("events", body), json, following.line_of)
     return ExitCode.OK
 
 
@@ -70,18 +106,3 @@ def show(seq: Annotated[int, Parameter(help="Its place in the log.")], *, json: 
     """Show an event, with its snapshot of what was true."""
     emit(Client.here().get(f"events/{segment(seq)}"), json)
     return ExitCode.OK
-
-
-def _last(client: Client, count: int, kind: str | None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get("events", last=count, kind=kind)["data"]
-    return found
-
-
-def _coming(client: Client, seen: int, kind: str | None) -> Iterator[list[dict[str, Any]]]:
-    while True:
-        page = list(client.pages("events", after=seen, kind=kind))
-        if page:
-            seen = page[-1]["seq"]
-            yield page
-        else:
-            time.sleep(POLL_SECONDS)

@@ -99,6 +99,7 @@ VERBS: Mapping[str, Access] = {
     "event.list": _VIEW,
     "event.show": _VIEW,
     "event.stream": _VIEW,
+    "event.post": Access(Role.MEMBER, WITH_RUN),
     "effect.list": _VIEW,
     "effect.show": _VIEW,
     "effect.cancel": _OPERATE,
@@ -176,6 +177,10 @@ class Caller:
         if self.kind == "run" and access.own is not None and not self._owns(access.own, path):
             return NotFound(access.own, next(iter(path.values()), ""))
         return None
+
+    def reaches_card(self, ref: str) -> bool:
+        """Tell whether a card that the body names exists for this caller: for a run, its own alone."""
+        return self.kind != "run" or self._owns("card", {"card": ref})
 
     def _owns(self, noun: Literal["run", "card"], path: Mapping[str, Any]) -> bool:
         named = str(next(iter(path.values()), "")).casefold()

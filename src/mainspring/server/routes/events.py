@@ -6,10 +6,12 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
+from mainspring.operators.custom import NewCustom
 from mainspring.operators.log import shown
 from mainspring.operators.tails import Filter, Stream, Tails
-from mainspring.rooms import FieldError, Invalid
+from mainspring.rooms import FieldError, Invalid, NotFound
 from mainspring.server.answers import EventOut, EventPage
 from mainspring.server.auth import VERBS, Caller, Role, Unauthorized, authenticate, require
 from mainspring.server.keyed import Route
@@ -49,6 +51,41 @@ async def list_events(
         "data": [shown(event) for event in page],
         "next": str(page[-1].seq) if len(events) > limit else None,
     }
+
+
+class NewEvent(BaseModel):
+    """What has happened, as somebody outside says. The same `key` is one event, for as long as the log is kept."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str = Field(max_length=100, description="`custom.<name>`; rules name it")
+    subject: str = Field(default="", max_length=200, description="What it is about, in your words")
+    card: str | None = Field(
+        default=None,
+        max_length=100,
+        description="The card it is about: id or key. Runs that it launches are on it",
+    )
+    data: dict[str, Any] = Field(default_factory=dict, description="JSON of your own, at most 64 KiB")
+    key: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=EventOut,
+    responses={200: {"description": "Posted before", "model": EventOut}},
+)
+async def post_event(
+    request: Request, response: Response, body: NewEvent, caller: Annotated[Caller, require("event.post")]
+) -> dict[str, Any]:
+    """Append an event of your own; rules may match it. Under a key that was posted before, answer that event."""
+    if body.card is not None and not caller.reaches_card(body.card):
+        raise NotFound("card", body.card)
+    new = NewCustom(kind=body.kind, subject=body.subject, card=body.card, data=body.data, key=body.key)
+    event, is_new = await request.app.state.services.custom.post(caller.actor, new)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"{request.url.path.rstrip('/')}/{event.seq}"
+    return shown(event)
 
 
 @router.get(
