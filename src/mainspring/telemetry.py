@@ -57,7 +57,10 @@ requests_in_hand = Gauge(
     "mainspring_requests_in_hand", "HTTP requests by what they do now.", ["state"], registry=REGISTRY
 )
 requests_turned_away = Counter(
-    "mainspring_requests_turned_away", "HTTP requests refused for too much at once.", ["code"], registry=REGISTRY
+    "mainspring_requests_turned_away",
+    "HTTP requests refused for too much at once.",
+    ["code"],
+    registry=REGISTRY,
 )
 streams = Gauge("mainspring_streams", "Event streams that are open.", registry=REGISTRY)
 streams_ended = Counter(

@@ -26,12 +26,13 @@ from mainspring.boards.service import BoardService
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
-from mainspring.operators import metrics
+from mainspring.operators import metrics, operations
 from mainspring.operators.custom import CustomEvents
 from mainspring.operators.desk import DeskService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
 from mainspring.operators.model import KindLimits
+from mainspring.operators.operations import OperationService
 from mainspring.operators.tails import Tails
 from mainspring.operators.verify import VerifyService
 from mainspring.spine.drain import ENGINE_VERSION
@@ -104,6 +105,7 @@ class Services:
     tails: Tails
     custom: CustomEvents
     desk: DeskService
+    operations: OperationService
     explain: ExplainService
     verify: VerifyService
 
@@ -148,6 +150,7 @@ def join(settings: Settings, pool: Pool) -> Services:
     keys = KeyService(db)
     log = LogService(db, spine)
     spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
+    operations.register(spine, run_verbs)
     limits = KindLimits(
         attempts_max={name: kind.max_attempts for name, kind in spine.kinds.items()},
         run_attempts_max=policy.attempts_max,
@@ -171,6 +174,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         custom=CustomEvents(spine, log, board_verbs),
         tails=_tails(spine, db, settings),
         desk=DeskService(db, spine, run_verbs),
+        operations=OperationService(db, spine),
         explain=ExplainService(
             db,
             triggers_explain.verdicts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 
+import httpx
 import pytest
 
 from mainspring.cli.output import printable, table
@@ -110,6 +111,60 @@ async def test_a_discard_says_why(furnished):
     assert [one["id"] for one in done.json()["discarded"]] == [letter["id"]]
     assert (await furnished("desk", "replay")).code == 2
     assert (await furnished("desk", "replay", "--all", who="member")).code == 4
+
+
+async def test_fifty_letters_of_three_causes_are_sorted_out_by_commands(furnished):
+    dying = {
+        label: (count, {"agent": "scribe", "prompt": f"{{{{card.fields.{label}}}}}"})
+        for label, count in {"whom": 20, "stamp": 20, "when": 10}.items()
+    }
+    headers = {"Authorization": f"Bearer {furnished.tokens['operator']}"}
+    async with httpx.AsyncClient(base_url=f"{furnished.url}/api/v1/", headers=headers) as http:
+        for label, (_, launch) in dying.items():
+            when = {"kinds": ["card.created"], "labels_all": [label]}
+            made = await http.post("rules", json={"name": label, "when": when, "do": {"launch": launch}})
+            assert made.status_code == 201, made.text
+        for label, (count, _) in dying.items():
+            for n in range(count):
+                card = {"board": "OPS", "title": f"{label} {n}", "labels": [label]}
+                assert (await http.post("cards", json=card)).status_code == 201
+        causes = {}
+
+        def all_are_dead(ran):
+            named = [(label, one) for one in ran.rows() for label in dying if label in one["cause"]]
+            causes.update({label: one["cause"] for label, one in named})
+            return {label: one["count"] for label, one in named} == {"whom": 20, "stamp": 20, "when": 10}
+
+        await until(furnished, "desk", "list", "--group-by", "cause", "--json", what=all_are_dead)
+        # what nobody wants is given up; the cause of the others is mended, and they are replayed
+        stamped = (await http.get("cards", params={"label": "stamp"})).json()["data"]
+        mended = {"fields": {"stamp": "red"}}
+        for card in stamped:
+            assert (await http.patch(f"cards/{card['key']}", json=mended)).status_code == 200
+    given_up = await furnished.ok("desk", "discard", "--cause", causes["when"], "--reason", "too late")
+    assert given_up.out.startswith("discarded 10 of 10; operation ")
+    planned = await furnished.ok("desk", "plan", "--cause", causes["stamp"])
+    assert "20 to replay, oldest event first" in planned.out
+    stamped = await furnished.ok("desk", "replay", "--cause", causes["stamp"], "--rate", "400", "--json")
+    assert (stamped.json()["state"], stamped.json()["done"]) == ("done", 20)
+    begun = (await furnished.ok("desk", "replay", "--cause", causes["whom"], "--no-wait", "--json")).json()
+    assert begun["total"] == 20
+    watched = await furnished.ok("operation", "watch", begun["id"])
+    assert watched.out.startswith("replayed 20 of 20")
+    assert begun["id"] in (await furnished.ok("operation", "list")).out
+    assert (await furnished("operation", "stop", begun["id"])).code == 5
+    # they lack the same as before
+    await until(
+        furnished, "desk", "list", "--group-by", "cause", "--json",
+        what=lambda ran: (20, causes["whom"]) in [(one["count"], one["cause"]) for one in ran.rows()],
+    )  # fmt: skip
+    exported = furnished.home / "letters.ndjson"
+    said = await furnished.ok("desk", "export", "--cause", causes["whom"], "-o", str(exported))
+    lines = [json.loads(line) for line in exported.read_text().splitlines()]
+    assert (len(lines), said.err) == (20, f"20 letters in {exported}\n")
+    assert {one["payload"]["agent"] for one in lines} == {"scribe"}
+    await furnished.ok("desk", "discard", *[one["id"] for one in lines], "--reason", "tidy")
+    assert (await furnished("desk", "replay", "--all", "--new-key", "--same-key")).code == 2
 
 
 async def test_events_and_effects_are_listed_and_shown(furnished):

@@ -135,7 +135,9 @@ class Hands:
 
     async def replay(self, tenant: UUID, effects: Sequence[UUID], *, new_key: bool = False) -> list[UUID]:
         async with self.store.tenant(tenant) as tx:
-            return await self.store.replay(tx, tenant, dict.fromkeys(effects, new_key))
+            moved = await self.store.replay(tx, tenant, dict.fromkeys(effects, new_key))
+            await self.store.make_due(tx, [(tenant, effect) for effect in moved])
+            return moved
 
     async def discard(self, tenant: UUID, effects: Sequence[UUID], *, reason: str = "given up") -> list[UUID]:
         async with self.store.tenant(tenant) as tx:

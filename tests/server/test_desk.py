@@ -47,6 +47,13 @@ async def failed(world, error="no such file 'a.txt'"):
     return card, run
 
 
+async def accepted(world, path, body):
+    answer = await world.call("POST", path, json=body)
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == f"/api/v1/operations/{answer.json()['id']}"
+    return answer.json()
+
+
 async def test_dead_effects_and_failed_runs_lie_side_by_side(haunted):
     card, run = await failed(haunted)
     letters = (await haunted.get("desk"))["data"]
@@ -95,14 +102,17 @@ async def test_a_plan_changes_nothing_and_a_replay_does_what_it_said(haunted):
     assert planned["skipped"] == []
     assert len((await haunted.get("desk"))["data"]) == 2
     await haunted.call("PATCH", f"cards/{card['key']}", json={"fields": {"who": "ana"}})
-    done = await haunted.post("desk/replay", {"all": True})
-    assert sorted(one["id"] for one in done["replayed"]) == sorted(one["id"] for one in planned["eligible"])
+    started = await accepted(haunted, "desk/replay", {"all": True})
+    assert (started["state"], started["total"], started["done"]) == ("running", 2, 0)
     await haunted.settle()
+    done = await haunted.get(f"operations/{started['id']}")
+    assert (done["state"], done["done"], done["skipped"], done["by"]) == ("done", 2, 0, "operator")
     assert (await haunted.get("desk"))["data"] == []
     assert (await haunted.get(f"runs/{run['id']}"))["state"] == "queued"
     assert len((await haunted.get("runs"))["data"]) == 2
-    kinds = [one["kind"] for one in (await haunted.get("events", last=20))["data"]]
-    assert "effect.replayed" in kinds
+    events = (await haunted.get("events", last=20))["data"]
+    named = [one["kind"] for one in events if one["data"].get("operation") == started["id"]]
+    assert sorted(named) == ["effect.replayed", "run.queued"]
     assert (await haunted.get("verify"))["ok"]
 
 
@@ -125,8 +135,9 @@ async def test_what_is_left_alone_is_said(haunted):
 
 async def test_a_discard_keeps_its_reason(haunted):
     await failed(haunted)
-    done = await haunted.post("desk/discard", {"all": True, "reason": "nobody needs it"})
-    assert len(done["discarded"]) == 2
+    ids = [one["id"] for one in (await haunted.get("desk"))["data"]]
+    done = await haunted.post("desk/discard", {"ids": ids, "reason": "nobody needs it"})
+    assert {one["id"] for one in done["discarded"]} == set(ids)
     await haunted.settle()
     assert (await haunted.get("desk"))["data"] == []
     [effect] = (await haunted.get("effects", state="discarded"))["data"]
@@ -158,9 +169,10 @@ async def test_what_is_meant_has_to_be_said(world, body):
 
 async def test_a_replay_that_dies_before_its_commit_has_not_happened(haunted):
     await failed(haunted)
+    ids = [one["id"] for one in (await haunted.get("desk"))["data"]]
     faultpoints.arm("desk.after_replay:1:raise")
     try:
-        assert (await haunted.call("POST", "desk/replay", json={"all": True})).status_code == 500
+        assert (await haunted.call("POST", "desk/replay", json={"ids": ids})).status_code == 500
     finally:
         faultpoints.disarm()
     assert len((await haunted.get("desk"))["data"]) == 2

@@ -14,6 +14,7 @@ from mainspring.sql import Queries
 
 ROWS = 6_000
 TENANT, AGENT, BUSY, CARD = (new_id() for _ in range(4))
+LATEST = "9999-12-31"
 LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
 _FILL = f"""
 insert into mainspring.tenants (id, name) values ('{TENANT}', 'big');
@@ -86,7 +87,25 @@ ASKED: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("stores.postgres", "effects_pending", (TENANT, None, 50, None), "effects_"),
     ("stores.postgres", "effects_dead", (TENANT, None, 50, None), "effects_dead"),
     ("stores.postgres", "events_at", (TENANT, [1, 2, 3]), "events_pkey"),
+    ("operators", "letters", (TENANT, LATEST, HIGHEST, 50), "effects_dead on"),
+    ("operators", "letters_of_effects", (TENANT, LATEST, HIGHEST, 50, "mail"), "effects_dead on"),
+    ("operators", "letters_of_runs", (TENANT, LATEST, HIGHEST, 50), "runs_dead on"),
+    ("operators", "letters_by_age", (TENANT, 7, LOWEST, 50, LATEST), "effects_dead_age on"),
+    ("operators", "effects_by_age", (TENANT, 7, LOWEST, 50, LATEST, "mail"), "effects_dead_age on"),
+    ("operators", "runs_by_age", (TENANT, 7, LOWEST, 50, LATEST), "runs_dead_age on"),
+    ("operators", "count_letters", (TENANT, None), "effects_dead"),
+    ("operators", "letters_by_id", (TENANT, [new_id()]), "effects_pkey"),
 ]  # fmt: skip
+
+
+PAGED = {
+    "letters",
+    "letters_of_effects",
+    "letters_of_runs",
+    "letters_by_age",
+    "effects_by_age",
+    "runs_by_age",
+}
 
 
 @pytest.mark.parametrize(("room", "name", "args", "index"), ASKED, ids=[one[1] for one in ASKED])
@@ -94,3 +113,5 @@ async def test_a_question_is_answered_by_an_index(big, room, name, args, index):
     plan = await plan_of(big, Queries(f"mainspring.{room}.sql")[name], *args)
     assert "Seq Scan" not in plan, plan
     assert index in plan, plan
+    if name in PAGED:  # no letter of an earlier page is read again
+        assert plan.count("AND (ROW(") == plan.count("Scan using") + plan.count("Scan Backward using"), plan

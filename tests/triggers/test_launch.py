@@ -212,6 +212,7 @@ async def test_a_launch_that_died_of_a_missing_field_is_mended_and_replayed(hous
     async with house.db.tenant(house.tenant) as scope:
         [dead] = await house.spine.store.effects(scope, house.tenant, kind="launch")
         await house.spine.store.replay(scope, house.tenant, {dead.id: False})
+        await house.spine.store.make_due(scope, [(house.tenant, dead.id)])
     await house.spine.run_once()
     [run] = await house.queued()
     assert run["prompt"] == "look at http://x"

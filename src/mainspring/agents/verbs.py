@@ -135,7 +135,9 @@ class RunVerbs:
             return replace(run, cancel_requested=True)
         return await self.conclude(tx, run, Conclusion(state=state, outcome=clean(reason)), actor)
 
-    async def replay_runs(self, tx: Tx, ids: Sequence[UUID], actor: Actor) -> list[UUID]:
+    async def replay_runs(
+        self, tx: Tx, ids: Sequence[UUID], actor: Actor, *, note: Mapping[str, Any] | None = None
+    ) -> list[UUID]:
         """Queue the dead ones of these runs again, attempts 0: the same runs. Returns the ids moved."""
         runs = [run for run in await lock_runs(tx, ids) if can(run.state, RunMove.REPLAY)]
         await self._write_all(tx, runs, _REPLAY_RUNS)
@@ -144,10 +146,18 @@ class RunVerbs:
             again = replace(
                 run, state=RunState.QUEUED, attempts=0, outcome=None, cancel_requested=False, ended_at=None
             )
-            self._append(tx, again, cards.get(run.card_id), actor, {"replay": True})
+            self._append(tx, again, cards.get(run.card_id), actor, {"replay": True, **(note or {})})
         return [run.id for run in runs]
 
-    async def discard_runs(self, tx: Tx, ids: Sequence[UUID], reason: str, actor: Actor) -> list[UUID]:
+    async def discard_runs(
+        self,
+        tx: Tx,
+        ids: Sequence[UUID],
+        reason: str,
+        actor: Actor,
+        *,
+        note: Mapping[str, Any] | None = None,
+    ) -> list[UUID]:
         """Give the dead ones of these runs up, for a reason. Returns the ids moved."""
         runs = [run for run in await lock_runs(tx, ids) if can(run.state, RunMove.DISCARD)]
         given = clean(reason) or ""
@@ -157,7 +167,7 @@ class RunVerbs:
         cards = await self._cards_of(tx, runs)
         for run in runs:
             over = replace(run, state=step(run.state, RunMove.DISCARD), outcome=given)
-            self._append(tx, over, cards.get(run.card_id), actor, {"reason": given})
+            self._append(tx, over, cards.get(run.card_id), actor, {"reason": given, **(note or {})})
         return [run.id for run in runs]
 
     async def conclude(self, tx: Tx, run: Run, conclusion: Conclusion, actor: Actor) -> Run:

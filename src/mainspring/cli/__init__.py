@@ -30,7 +30,11 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "runner": ("mainspring.cli.runner:app", "Runners: the machines that do agents' work."),
     "run": ("mainspring.cli.run:app", "Runs: one piece of work of one agent."),
     "rule": ("mainspring.cli.rule:app", "Rules: which card changes launch whom."),
-    "desk": ("mainspring.cli.desk:app", "Dead letters: group, plan, replay, discard."),
+    "desk": ("mainspring.cli.desk:app", "Dead letters: group, plan, replay, discard, export."),
+    "operation": (
+        "mainspring.cli.operation:app",
+        "Long decisions on dead letters: how far they are, and their end.",
+    ),
     "event": ("mainspring.cli.event:app", "The log of what happened."),
     "effect": ("mainspring.cli.effect:app", "What is owed, and how far it is."),
     "token": ("mainspring.cli.token:app", "Tokens of people, agents and runners."),

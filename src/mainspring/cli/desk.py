@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.operation import finish
 from mainspring.cli.output import Json, Limit, emit, emit_rows, say, table
 
-app = App(name="desk", help="Dead letters: group, plan, replay, discard.")
+app = App(name="desk", help="Dead letters: group, plan, replay, discard, export.")
 
 _Letters = Annotated[str, Parameter(help="Ids of effects and runs, as `desk list` shows them.")]
 _Kind = Annotated[str | None, Parameter(help="All of a kind: launch, reflect, ..., or run.")]
 _Cause = Annotated[str | None, Parameter(help="All of a cause, as `desk list --group-by cause` names it.")]
 _All = Annotated[bool, Parameter(name="--all", negative="", help="Everything on the desk.")]
-_Key = Annotated[
-    Literal["new", "same"] | None,
-    Parameter(help="Idempotency key of what goes outside; by default new only after a definite failure."),
+_NewKey = Annotated[
+    bool,
+    Parameter(
+        name="--new-key",
+        negative="",
+        help="What goes outside gets a new idempotency key; by default only after a definite failure.",
+    ),
+]
+_SameKey = Annotated[
+    bool, Parameter(name="--same-key", negative="", help="What goes outside keeps its idempotency key.")
+]
+_Rate = Annotated[
+    float | None, Parameter(help="At most so many a second, of all that is described (not of ids).")
+]
+_Wait = Annotated[
+    bool,
+    Parameter(name="--wait", help="Wait for the operation's end; without, it goes on by itself."),
 ]
 
 
@@ -57,11 +74,12 @@ def plan(
     kind: _Kind = None,
     cause: _Cause = None,
     all_: _All = False,
-    key: _Key = None,
+    new_key: _NewKey = False,
+    same_key: _SameKey = False,
     json: Json = False,
 ) -> int:
     """Say what a replay would do, in which order, and what it would leave alone. Changes nothing."""
-    asked = _which(ids, kind, cause, everything=all_) | _keyed(key)
+    asked = _which(ids, kind, cause, everything=all_) | _keyed(new=new_key, same=same_key)
     emit(Client.here().post("desk/plan", asked), json, _planned)
     return ExitCode.OK
 
@@ -72,12 +90,18 @@ def replay(
     kind: _Kind = None,
     cause: _Cause = None,
     all_: _All = False,
-    key: _Key = None,
+    new_key: _NewKey = False,
+    same_key: _SameKey = False,
+    rate: _Rate = None,
+    wait: _Wait = True,
     json: Json = False,
 ) -> int:
-    """Owe dead effects again, queue dead runs again, with fresh attempts."""
-    asked = _which(ids, kind, cause, everything=all_) | _keyed(key)
-    return _done(Client.here().post("desk/replay", asked), "replayed", as_json=json)
+    """Owe dead effects again, queue dead runs again, with fresh attempts.
+
+    Ids are replayed at once. All of a kind or cause, or --all, is an operation, which goes through them step by step.
+    """
+    asked = _which(ids, kind, cause, everything=all_) | _keyed(new=new_key, same=same_key)
+    return _decide("replay", asked, rate, wait=wait, as_json=json)
 
 
 @app.command
@@ -87,11 +111,44 @@ def discard(
     kind: _Kind = None,
     cause: _Cause = None,
     all_: _All = False,
+    rate: _Rate = None,
+    wait: _Wait = True,
     json: Json = False,
 ) -> int:
-    """Give dead letters up, for a reason."""
+    """Give dead letters up, for a reason.
+
+    Ids are discarded at once. All of a kind or cause, or --all, is an operation, which goes through them step by step.
+    """
     asked = {**_which(ids, kind, cause, everything=all_), "reason": reason}
-    return _done(Client.here().post("desk/discard", asked), "discarded", as_json=json)
+    return _decide("discard", asked, rate, wait=wait, as_json=json)
+
+
+@app.command
+def export(
+    *,
+    kind: _Kind = None,
+    cause: _Cause = None,
+    output: Annotated[
+        str | None, Parameter(name=("--output", "-o"), help="A file, instead of stdout.")
+    ] = None,
+) -> int:
+    """Write dead letters whole, one JSON object a line, oldest event first: error, attempts, what each was to do."""
+    with Client.here().opened("GET", "desk/export", query={"kind": kind, "cause": cause}) as (_, letters):
+        if output is None:
+            for line in letters:
+                print(line.decode(), end="")
+            return ExitCode.OK
+        try:
+            count = _saved(letters, Path(output))
+        except OSError as error:
+            raise CliError(f"--output {output}: {error.strerror or error}") from error
+    say(f"{count} letters in {output}")
+    return ExitCode.OK
+
+
+def _saved(lines: Iterable[bytes], file: Path) -> int:
+    with file.open("wb") as saved:
+        return sum(1 for line in lines if saved.write(line))
 
 
 def _which(ids: tuple[str, ...], kind: str | None, cause: str | None, *, everything: bool) -> dict[str, Any]:
@@ -102,20 +159,30 @@ def _which(ids: tuple[str, ...], kind: str | None, cause: str | None, *, everyth
     return {"ids": list(ids)} if ids else named
 
 
-def _keyed(key: Literal["new", "same"] | None) -> dict[str, Any]:
-    return {} if key is None else {"new_key": key == "new"}
+def _keyed(*, new: bool, same: bool) -> dict[str, Any]:
+    if new and same:
+        raise CliError("--new-key or --same-key, not both", code=ExitCode.USAGE)
+    return {"new_key": new} if new or same else {}
 
 
 def _planned(answer: dict[str, Any]) -> str:
     rows = [[one["kind"], one["id"], one["subject"], one["then"]] for one in answer["eligible"]]
     lines = [table(["kind", "id", "subject", "then"], rows)] if rows else []
     lines += [f"left alone: {one['id']}: {one['because']}" for one in answer["skipped"]]
-    count = len(rows)
+    total = answer["total"]
+    if total is None or total > len(rows):
+        lines.append(f"and {'more' if total is None else total - len(rows)} that are not listed here")
+    count = "at least " * (total is None) + str(len(rows) if total is None else total)
     lines.append(f"{count} to replay, {answer['order']}; waived: {', '.join(answer['waived'])}")
     return "\n".join(lines)
 
 
-def _done(answer: dict[str, Any], word: str, *, as_json: bool) -> int:
+def _decide(verb: str, asked: dict[str, Any], rate: float | None, *, wait: bool, as_json: bool) -> int:
+    client = Client.here()
+    answer = client.post(f"desk/{verb}", asked if rate is None else {**asked, "rate_per_second": rate})
+    if "ids" not in asked:
+        return finish(client, answer, wait=wait, as_json=as_json)
+    word = f"{verb}ed"
     if as_json:
         emit(answer, as_json)
     else:

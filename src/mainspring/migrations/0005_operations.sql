@@ -61,9 +61,10 @@ create policy all_tenants on mainspring.audit to mainspring_system using (true);
 grant select, insert on mainspring.audit to mainspring_app, mainspring_system;
 
 -- Dead letters in the order of their events, which is the order in which they are decided on.
-create index effects_dead_age on mainspring.effects (tenant_id, coalesce(event_seq, 9223372036854775807), id) where state = 'dead';
-create index runs_dead_age on mainspring.runs (tenant_id, coalesce(event_seq, 9223372036854775807), id)
-    where state in ('failed', 'lost');
+create index effects_dead_age on mainspring.effects
+    (tenant_id, (case when event_seq is null then 9223372036854775807 else event_seq end), id) where state = 'dead';
+create index runs_dead_age on mainspring.runs
+    (tenant_id, (case when event_seq is null then 9223372036854775807 else event_seq end), id) where state in ('failed', 'lost');
 
 -- Runs by what they are asked for.
 create index runs_card_key on mainspring.runs (tenant_id, card_key, id) where card_key is not null;

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 # shifted by age(): everything that a predicate compares with the clock
 DEADLINES: Mapping[str, tuple[str, ...]] = {
-    "runs": ("lease_until", "not_before", "queued_until"),
+    # ended_at: what lay on the desk when an operation began
+    "runs": ("lease_until", "not_before", "queued_until", "ended_at"),
     "runners": ("last_seen_at",),
     "tokens": ("expires_at", "revoked_at"),
     "idempotency": ("expires_at",),
     "firings": ("fired_at", "kept_until"),
+    "operations": ("created_at",),
 }
 # only told to people: shifting them would change no decision
 RECORDS: Mapping[str, tuple[str, ...]] = {
@@ -21,11 +23,11 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "cards": ("created_at", "updated_at", "deleted_at"),
     "rules": ("created_at", "deleted_at", "paused_at"),
     "rule_versions": ("created_at",),
-    "runs": ("created_at", "started_at", "ended_at"),
+    "runs": ("created_at", "started_at"),
     "run_attempts": ("started_at", "ended_at"),
     "run_log": ("at",),
     "tokens": ("created_at",),
     "idempotency": ("created_at",),
-    "operations": ("created_at", "ended_at"),
+    "operations": ("ended_at",),
     "audit": ("at",),
 }

@@ -1,25 +1,39 @@
 """The desk: dead effects and failed or lost runs alike, read, grouped by cause, planned, replayed, discarded.
 
-Takes ids, or a description of them; leaves them owed or queued again, or given up, with an event for each. A batch is one
-transaction: if we die in between, whole batches are done and the rest still lies on the desk.
+Takes ids, and decides on them at once, in one transaction; or a description, and leaves an operation that goes through all of
+them (operations.py). What is left is owed or queued again, or given up, with an event for each. If we die here, nothing of it
+has happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from mainspring.db import Database, Scope
-from mainspring.operators.model import RUN, Asked, Heap, Letter, RunDesk, grouped
-from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine
+from mainspring.operators import letters
+from mainspring.operators.letters import Place
+from mainspring.operators.model import (
+    RUN,
+    Asked,
+    Decision,
+    Described,
+    Discard,
+    Letter,
+    Named,
+    Replay,
+    RunDesk,
+    grouped,
+)
+from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx
 from mainspring.spine import desk as spine_desk
-from mainspring.spine.desk import cause_of
-from mainspring.sql import Queries
+from mainspring.spine.ports import Store
 
-SQL = Queries("mainspring.operators.sql")
 ASKED_MAX: Final = 1_000
-BATCH: Final = 100
+PLANNED_MAX: Final = 500
+EXPORTED_AT_ONCE: Final = 200
 REASON_LENGTH_MAX: Final = 500
 # A replay is a person's decision: what holds back automatic work does not hold it back.
 WAIVED: Final = ("age", "cooldown", "rate")
@@ -37,122 +51,151 @@ class DeskService:
     # reading ------------------------------------------------------------------------------------------------
 
     async def letters(
-        self, tenant: UUID, *, kind: str | None, after: tuple[Any, UUID] | None, limit: int
+        self, tenant: UUID, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[Letter]:
         """Return dead letters behind `after` (since, id), the latest first."""
-        since, last = after or (None, None)
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            found = await scope.fetch(SQL["letters"], tenant, kind, since, last, limit)
-        return [Letter(**dict(row)) for row in found]
+            return await letters.latest(scope, tenant, kind=kind, after=after, limit=limit)
 
-    async def groups(self, tenant: UUID, *, kind: str | None) -> list[dict[str, Any]]:
-        """Return dead letters by cause, the most frequent first."""
+    async def groups(self, tenant: UUID, *, kind: str | None) -> tuple[list[dict[str, Any]], int]:
+        """Return dead letters by cause, the most frequent first, and how many more there are that no group counts."""
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            found = await scope.fetch(SQL["heaps"], tenant, kind)
-        return grouped([Heap(**dict(row)) for row in found])
+            found, uncounted = await letters.heaps(scope, tenant, kind)
+        return grouped(found), uncounted
 
     async def show(self, tenant: UUID, letter_id: UUID) -> dict[str, Any]:
-        """Return one dead letter with its attempts and its payload or prompt; raise NotFound."""
+        """Return one dead letter with its attempts and its payload or prompt. Raises NotFound."""
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            letter = next(iter(await _by_id(scope, tenant, [letter_id])), None)
-            if letter is None:
-                raise NotFound("dead letter", letter_id)
-            whole = await scope.fetchrow(
-                SQL["run_body" if letter.kind == RUN else "effect_body"], tenant, letter_id
-            )
-            name = "run_attempts" if letter.kind == RUN else "effect_attempts"
-            attempts = await scope.fetch(SQL[name], tenant, [letter_id])
-        return {
-            **letter.as_json(),
-            **(dict(whole) if whole else {}),
-            "history": [{k: v for k, v in dict(one).items() if k != "of"} for one in attempts],
-        }
+            found = await letters.whole(scope, tenant, await letters.by_id(scope, tenant, [letter_id]))
+        if not found:
+            raise NotFound("dead letter", letter_id)
+        return found[0]
+
+    async def export(self, tenant: UUID, asked: Described) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield whole letters, oldest event first, so many at a time; each part is a transaction of its own."""
+        place, over = Place(), False
+        while not over:
+            async with self._db.tenant(tenant, purpose="desk") as scope:
+                looked = await letters.look(scope, tenant, asked, place, limit=EXPORTED_AT_ONCE)
+                part = await letters.whole(scope, tenant, await _in_order(scope, tenant, looked.ids))
+            place, over = looked.place, looked.over
+            yield part
 
     # deciding -----------------------------------------------------------------------------------------------
 
     async def plan(self, tenant: UUID, asked: Asked, *, new_key: bool | None = None) -> dict[str, Any]:
-        """Return what a replay would do, in which order, and what it would leave alone and why. Changes nothing."""
+        """Return what a replay would do, in which order, and what it would leave alone and why. Changes nothing.
+
+        Of what is described, at most PLANNED_MAX are listed; `total` is how many there are, null when they were not counted.
+        """
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            ids = await _resolve(scope, tenant, asked)
-            letters = await _by_id(scope, tenant, ids)
-            effects = [letter.id for letter in letters if letter.kind != RUN]
+            total: int | None
+            match asked:
+                case Named(ids):
+                    _check_number(ids)
+                    found = await letters.by_id(scope, tenant, ids)
+                    dead = sorted((one for one in found if one.dead), key=_age)
+                    total, skipped = len(dead), _skipped(ids, found)
+                case Described():
+                    dead, skipped = await _first(scope, tenant, asked), []
+                    total = await letters.count(scope, tenant, asked)
+                case _:
+                    assert_never(asked)
+            effects = [letter.id for letter in dead if letter.kind != RUN]
             rows = await self._spine.store.effects_by_id(scope, tenant, effects)
         planned = spine_desk.plan(effects, rows, new_key=new_key)
         keys = {one.row.id: one.new_key for one in planned.eligible}
-        eligible = sorted((one for one in letters if one.dead), key=_age)
         return {
-            "eligible": [_planned(letter, new_key=keys.get(letter.id)) for letter in eligible],
-            "skipped": _skipped(ids, letters),
+            "eligible": [_planned(letter, new_key=keys.get(letter.id)) for letter in dead],
+            "skipped": skipped,
             "order": "oldest event first",
             "waived": list(WAIVED),
+            "total": total,
         }
 
-    async def replay(self, actor: Actor, asked: Asked, *, new_key: bool | None = None) -> dict[str, Any]:
-        """Owe or queue the dead ones again; return which, and which were left alone and why."""
-        return await self._decide(actor, asked, "replayed", new_key=new_key)
+    async def decide(self, actor: Actor, ids: Sequence[UUID], decision: Decision) -> dict[str, Any]:
+        """Decide on the dead ones of these; return which, and which were left alone and why.
 
-    async def discard(self, actor: Actor, asked: Asked, *, reason: str) -> dict[str, Any]:
-        """Give the dead ones up, for a reason that is kept; return which, and which were left alone and why."""
-        if not reason.strip() or len(reason) > REASON_LENGTH_MAX:
-            raise Invalid(FieldError("/reason", f"say why, in 1 to {REASON_LENGTH_MAX} characters"))
-        return await self._decide(actor, asked, "discarded", reason=reason.strip())
-
-    async def _decide(
-        self, actor: Actor, asked: Asked, word: str, *, new_key: bool | None = None, reason: str | None = None
-    ) -> dict[str, Any]:
-        tenant = actor.tenant_id
-        async with self._db.tenant(tenant, purpose="desk") as scope:
-            ids = await _resolve(scope, tenant, asked)
-            letters = await _by_id(scope, tenant, ids)
-        dead = sorted((one for one in letters if one.dead), key=_age)
-        if not dead and not asked.by_filter and len(ids) == 1:
-            raise _nothing_to_do(ids[0], letters)
-        done: list[Letter] = []
-        for start in range(0, len(dead), BATCH):
-            done += await self._batch(actor, dead[start : start + BATCH], new_key=new_key, reason=reason)
-        late = [one for one in dead if one not in done]
+        Raises Invalid, and for one letter alone NotFound, or Conflict when it is not dead.
+        """
+        check(decision)
+        _check_number(ids)
+        async with self._spine.open(actor.tenant_id) as tx:
+            found = await letters.by_id(tx.handle, tx.tenant, ids)
+            dead = sorted((one for one in found if one.dead), key=_age)
+            if not dead and len(ids) == 1:
+                raise _nothing_to_do(ids[0], found)
+            runs = [letter.id for letter in dead if letter.kind == RUN]
+            effects = [letter.id for letter in dead if letter.kind != RUN]
+            moved = await carry_out(self._spine.store, self._runs, tx, runs, effects, decision, actor)
+        word = "replayed" if isinstance(decision, Replay) else "discarded"
+        late = [one for one in dead if one.id not in moved]
         return {
-            word: [{"kind": one.kind, "id": str(one.id), "subject": one.subject} for one in done],
-            "skipped": _skipped(ids, letters)
+            word: [
+                {"kind": one.kind, "id": str(one.id), "subject": one.subject}
+                for one in dead
+                if one.id in moved
+            ],
+            "skipped": _skipped(ids, found)
             + [{"id": str(one.id), "because": "somebody else decided meanwhile"} for one in late],
         }
 
-    async def _batch(
-        self, actor: Actor, letters: Sequence[Letter], *, new_key: bool | None, reason: str | None
-    ) -> list[Letter]:
-        """Decide on some letters in one transaction: runs before effects, as rows are locked."""
-        runs = sorted(letter.id for letter in letters if letter.kind == RUN)
-        effects = [letter.id for letter in letters if letter.kind != RUN]
-        by = spine_desk.By(actor_id=actor.account_id, actor=actor.snapshot())
-        moved: set[UUID] = set()
-        async with self._spine.open(actor.tenant_id) as tx:
-            if reason is None:
-                moved.update(await self._runs.replay_runs(tx, runs, actor) if runs else ())
-                done = await spine_desk.replay(self._spine.store, tx, effects, new_key=new_key, by=by)
-            else:
-                moved.update(await self._runs.discard_runs(tx, runs, reason, actor) if runs else ())
-                done = await spine_desk.discard(self._spine.store, tx, effects, reason=reason, by=by)
-        moved.update(one.row.id for one in done.eligible)
-        return [letter for letter in letters if letter.id in moved]
+
+async def carry_out(
+    store: Store[Scope],
+    desk: RunDesk,
+    tx: Tx,
+    runs: Sequence[UUID],
+    effects: Sequence[UUID],
+    decision: Decision,
+    actor: Actor,
+    *,
+    note: Mapping[str, Any] | None = None,
+) -> set[UUID]:
+    """Decide on the dead ones of these in an open transaction, runs before effects, as rows are locked; return them.
+
+    `note` stands in the event of each.
+    """
+    by = spine_desk.By(actor_id=actor.account_id, actor=actor.snapshot(), note=note or {})
+    moved: set[UUID] = set()
+    match decision:
+        case Replay(new_key):
+            if runs:
+                moved.update(await desk.replay_runs(tx, sorted(runs), actor, note=note))
+            done = await spine_desk.replay(store, tx, effects, new_key=new_key, by=by)
+        case Discard(reason):
+            if runs:
+                moved.update(await desk.discard_runs(tx, sorted(runs), reason, actor, note=note))
+            done = await spine_desk.discard(store, tx, effects, reason=reason, by=by)
+        case _:
+            assert_never(decision)
+    return moved | {one.row.id for one in done.eligible}
 
 
-async def _resolve(scope: Scope, tenant: UUID, asked: Asked) -> list[UUID]:
-    """Return the ids that are meant; refuse more than one request should decide on."""
-    ids = list(dict.fromkeys(asked.ids))
-    if asked.by_filter:
-        found = await scope.fetch(SQL["letters_of_kind"], tenant, asked.kind)
-        ids = [
-            row["id"]
-            for row in found
-            if asked.cause is None or cause_of(row["outcome"], row["error"]) == asked.cause
-        ][:ASKED_MAX]
+def check(decision: Decision) -> None:
+    """Raise Invalid when a discard does not say why."""
+    if isinstance(decision, Discard) and not 1 <= len(decision.reason.strip()) <= REASON_LENGTH_MAX:
+        raise Invalid(FieldError("/reason", f"say why, in 1 to {REASON_LENGTH_MAX} characters"))
+
+
+async def _first(scope: Scope, tenant: UUID, asked: Described) -> list[Letter]:
+    """Return the first of what is described."""
+    ids: list[UUID] = []
+    place, over = Place(), False
+    while not over and len(ids) < PLANNED_MAX:
+        looked = await letters.look(scope, tenant, asked, place, limit=PLANNED_MAX - len(ids))
+        ids += looked.ids
+        place, over = looked.place, looked.over
+    return await _in_order(scope, tenant, ids)
+
+
+async def _in_order(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> list[Letter]:
+    return sorted(await letters.by_id(scope, tenant, ids), key=_age) if ids else []
+
+
+def _check_number(ids: Sequence[UUID]) -> None:
     if len(ids) > ASKED_MAX:
         raise Invalid(FieldError("/ids", f"at most {ASKED_MAX} at once"))
-    return ids
-
-
-async def _by_id(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> list[Letter]:
-    return [Letter(**dict(row)) for row in await scope.fetch(SQL["letters_by_id"], tenant, list(ids))]
 
 
 def _age(letter: Letter) -> tuple[bool, int, UUID]:
@@ -176,7 +219,7 @@ def _planned(letter: Letter, *, new_key: bool | None) -> dict[str, Any]:
 
 def _skipped(ids: Sequence[UUID], letters: Sequence[Letter]) -> list[dict[str, str]]:
     found = {letter.id: letter for letter in letters}
-    left = [one for one in ids if one not in found or not found[one].dead]
+    left = [one for one in dict.fromkeys(ids) if one not in found or not found[one].dead]
     return [
         {
             "id": str(one),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,18 +166,120 @@ def grouped(heaps: Sequence[Heap], *, sample: int = 5) -> list[dict[str, Any]]:
     return sorted(shown, key=lambda group: (-group["count"], group["cause"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Which dead letters are meant: these ids, or all of a kind or cause."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Dead letters by their ids."""
 
-    ids: tuple[UUID, ...] = ()
+    ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """All dead letters of a kind, of a cause, of both, or all there are."""
+
     kind: str | None = None
     cause: str | None = None
 
+    def takes(self, outcome: str | None, error: str | None) -> bool:
+        """Tell whether a letter of the kind is meant, by what it died of."""
+        return self.cause is None or cause_of(outcome, error) == self.cause
+
+
+Asked: TypeAlias = Named | Described
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Owe or queue them again. Without `new_key` only definite failures get a new idempotency key."""
+
+    new_key: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Give them up, for a reason that is kept."""
+
+    reason: str
+
+
+Decision: TypeAlias = Replay | Discard
+
+
+# Operations ---------------------------------------------------------------------------------------------------
+
+OPERATION: Final = "operation"  # the kind of the effects that carry one on, a step each
+LIVE_STEP: Final = frozenset({"pending", "claimed"})
+STEP_LETTERS_MAX: Final = 100
+RATE_MAX: Final = 500.0
+RATE_MIN: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A decision on all dead letters of a description, carried out step by step. `step_...` is the step that it waits for."""
+
+    id: UUID
+    decision: Decision
+    asked: Described
+    actor: Mapping[str, Any]
+    account_id: UUID | None
+    rate_per_second: float | None
+    state: Literal["running", "done", "stopped"]
+    total: int | None
+    done: int
+    skipped: int
+    step: int
+    after_age: int
+    after_id: UUID
+    created_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None
+    step_id: UUID | None
+    step_state: str | None
+    step_error: str | None
+
     @property
-    def by_filter(self) -> bool:
-        """Whether they are described, and not named."""
-        return not self.ids
+    def verb(self) -> Literal["replay", "discard"]:
+        """What is done."""
+        return "replay" if isinstance(self.decision, Replay) else "discard"
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing carries it on: its step is dead, or was given up."""
+        return self.state == "running" and self.step_state not in LIVE_STEP
+
+    @property
+    def batch(self) -> int:
+        """How many letters a step decides on."""
+        rate = self.rate_per_second
+        return STEP_LETTERS_MAX if rate is None else max(1, math.ceil(rate))
+
+    def pause_seconds(self, decided: int) -> float:
+        """Return how long the next step waits after one that has decided on so many."""
+        return 0.0 if self.rate_per_second is None else decided / self.rate_per_second
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the operation as it is shown."""
+        decision = self.decision
+        return {
+            "id": str(self.id),
+            "verb": self.verb,
+            "kind": self.asked.kind,
+            "cause": self.asked.cause,
+            "new_key": decision.new_key if isinstance(decision, Replay) else None,
+            "reason": decision.reason if isinstance(decision, Discard) else None,
+            "rate_per_second": self.rate_per_second,
+            "state": "stuck" if self.stuck else self.state,
+            "total": self.total,
+            "done": self.done,
+            "skipped": self.skipped,
+            "by": self.actor.get("handle"),
+            "created_at": self.created_at.isoformat(),
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "ended_by": self.ended_by,
+            "step": str(self.step_id) if self.step_id and self.state == "running" else None,
+            "error": (self.step_error or f"its step is {self.step_state or 'gone'}") if self.stuck else None,
+        }
 
 
 # Verdicts and checks ------------------------------------------------------------------------------------------
@@ -238,10 +341,21 @@ class Report:
 class RunDesk(Protocol):
     """Failed and lost runs, replayed and discarded like dead effects. In the caller's transaction."""
 
-    async def replay_runs(self, tx: Tx, ids: Sequence[UUID], actor: Actor, /) -> Sequence[UUID]:
+    async def replay_runs(
+        self, tx: Tx, ids: Sequence[UUID], actor: Actor, /, *, note: Mapping[str, Any] | None = None
+    ) -> Sequence[UUID]:
         """Queue the failed or lost ones of these runs again; return their ids."""
 
-    async def discard_runs(self, tx: Tx, ids: Sequence[UUID], reason: str, actor: Actor, /) -> Sequence[UUID]:
+    async def discard_runs(
+        self,
+        tx: Tx,
+        ids: Sequence[UUID],
+        reason: str,
+        actor: Actor,
+        /,
+        *,
+        note: Mapping[str, Any] | None = None,
+    ) -> Sequence[UUID]:
         """Give the failed or lost ones of these runs up; return their ids."""
 
 

@@ -146,6 +146,9 @@ class DeskPage(BaseModel):
 
     data: list[LetterOut] | list[CauseOut]
     next: str | None
+    uncounted: int = Field(
+        default=0, description="Letters that no group counts: they say too many different things"
+    )
 
 
 class SkippedOut(BaseModel):
@@ -174,6 +177,9 @@ class PlanOut(BaseModel):
     skipped: list[SkippedOut]
     order: str
     waived: list[str]
+    total: int | None = Field(
+        description="How many there are, listed or not; null when they were not counted"
+    )
 
 
 class NamedOut(BaseModel):
@@ -196,6 +202,37 @@ class DiscardedOut(BaseModel):
 
     discarded: list[NamedOut]
     skipped: list[SkippedOut]
+
+
+class OperationOut(BaseModel):
+    """A decision on all dead letters of a description, and how far it is. `stuck`: nothing carries it on, `error` says why."""
+
+    id: UUID
+    verb: Literal["replay", "discard"]
+    kind: str | None
+    cause: str | None
+    new_key: bool | None
+    reason: str | None
+    rate_per_second: float | None
+    state: Literal["running", "done", "stopped", "stuck"]
+    total: int | None = Field(
+        description="How many were meant when it began; null when they were not counted"
+    )
+    done: int
+    skipped: int = Field(description="Met, and left alone: somebody else had decided")
+    by: str
+    created_at: datetime
+    ended_at: datetime | None
+    ended_by: str | None = Field(description="Who stopped it")
+    step: UUID | None = Field(description="The effect that carries it on")
+    error: str | None
+
+
+class OperationPage(BaseModel):
+    """A page of operations, the newest first."""
+
+    data: list[OperationOut]
+    next: str | None
 
 
 class NodeOut(BaseModel):

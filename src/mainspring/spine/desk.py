@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from mainspring.spine.ports import H, Outbox
 from mainspring.spine.transaction import Transaction
 
 CAUSE_LENGTH_MAX = 160
+CAUSE_READ_MAX = 500  # how much of an error its cause is read from
 # what differs between two failures of one cause: ids, digests, numbers, and what stands in quotes
 _VARIABLE = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -30,7 +31,7 @@ _VARIABLE = re.compile(
 
 def cause_of(outcome: str | None, error: str | None) -> str:
     """Return what failures of one kind have in common: the error's class and text without its ids, numbers and quotes. Pure."""
-    line = next((line.strip() for line in (error or "").splitlines() if line.strip()), "")
+    line = next((line.strip() for line in (error or "")[:CAUSE_READ_MAX].splitlines() if line.strip()), "")
     text = " ".join(_VARIABLE.sub("…", line).split())
     return (text or outcome or "no error was given")[:CAUSE_LENGTH_MAX]
 
@@ -101,6 +102,7 @@ class By:
 
     actor_id: UUID | None
     actor: Mapping[str, Any]
+    note: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def rows_of(outbox: Outbox[H], tx: Transaction[H], ids: Sequence[UUID]) -> list[EffectRow]:
@@ -118,6 +120,7 @@ async def replay(
     planned = plan(ids, await rows_of(outbox, tx, ids), new_key=new_key)
     keys = {one.row.id: one.new_key for one in planned.eligible}
     moved = set(await outbox.replay(tx.handle, tx.tenant, keys)) if keys else set()
+    tx.owed_again(moved)
     done = _only(planned, moved)
     for one in done.eligible:
         tx.append(_event("effect.replayed", one.row, by, new_key=one.new_key))
@@ -160,6 +163,6 @@ def _event(kind: str, row: EffectRow, by: By, **more: Any) -> NewEvent:
     return NewEvent(
         kind,
         subject=str(row.id),
-        data={"effect": effect, "actor": dict(by.actor), **more},
+        data={"effect": effect, "actor": dict(by.actor), **by.note, **more},
         actor_id=by.actor_id,
     )

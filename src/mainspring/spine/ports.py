@@ -190,7 +190,10 @@ class Outbox(Protocol[H_contra]):
         """Drop a pending effect, or ask a claimed one's settle to; return the state then, None when there is no such row."""
 
     async def replay(self, tx: H_contra, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
-        """Return dead effects to pending with fresh budgets; those mapped to True get a new key. Returns the ids moved."""
+        """Return dead effects to pending with fresh budgets; those mapped to True get a new key. Returns the ids moved.
+
+        `make_due` comes before the commit.
+        """
 
     async def discard(
         self, tx: H_contra, tenant: UUID, effects: Sequence[UUID], *, reason: str

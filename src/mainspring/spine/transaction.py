@@ -6,7 +6,7 @@ If the process dies anywhere in here, nothing happened.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic
 from uuid import UUID
 
@@ -48,6 +48,10 @@ class Transaction(Generic[H]):
             self._owed.append((self.tenant, owed.id))
         return owed
 
+    def owed_again(self, effects: Iterable[UUID]) -> None:
+        """Note effects that this transaction has returned to pending: they are made due when it ends, like those it owes."""
+        self._owed += [(self.tenant, effect) for effect in effects]
+
     async def write_events(self) -> None:
         """Write the buffered events; called once, by whoever opened the transaction, right before it commits."""
         if self._closed:
@@ -66,7 +70,7 @@ class Transaction(Generic[H]):
 
     @property
     def has_owed(self) -> bool:
-        """Whether this transaction has owed an effect that was not owed before."""
+        """Whether this transaction has owed an effect, or owed one again."""
         return bool(self._owed)
 
     @property

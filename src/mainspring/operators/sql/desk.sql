@@ -1,23 +1,80 @@
 -- name: letters
--- One page of dead letters, the latest first: effects and runs in one order, so that neither hides behind the other.
-select * from (
-    select e.kind, e.id, e.state, e.outcome, e.error, e.settled_at as since, e.attempts, e.event_seq,
-           coalesce(v.data -> 'card' ->> 'key', nullif(v.subject, ''), e.key) as subject, null::text as agent, false as paused
-      from mainspring.effects e
-      left join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
-     where e.tenant_id = $1 and e.state = 'dead'
+-- One page of dead letters, the latest first: effects and runs in one order, so that neither hides behind the other. Each part is
+-- read by its own index, and no further than the page; what the letters hold is read for these alone.
+select id
+  from (
+    (select e.kind, e.id, e.settled_at as since
+       from mainspring.effects e
+      where e.tenant_id = $1 and e.state = 'dead' and (e.settled_at, e.id) < ($2, $3::uuid)
+      order by e.settled_at desc, e.id desc
+      limit $4)
     union all
-    select 'run', r.id, r.state, r.outcome, r.error, r.ended_at, r.attempts, r.event_seq,
-           coalesce(r.card_key, a.handle), a.handle, g.paused
-      from mainspring.runs r
-      join mainspring.accounts a on a.tenant_id = r.tenant_id and a.id = r.agent_id
-      join mainspring.agents g on g.tenant_id = r.tenant_id and g.id = r.agent_id
-     where r.tenant_id = $1 and r.state in ('failed', 'lost')
-) letters
-where ($2::text is null or kind = $2)
-  and ($3::timestamptz is null or (since, id) < ($3, $4::uuid))
-order by since desc, id desc
-limit $5;
+    (select 'run', r.id, r.ended_at as since
+       from mainspring.runs r
+      where r.tenant_id = $1 and r.state in ('failed', 'lost') and (r.ended_at, r.id) < ($2, $3::uuid)
+      order by r.ended_at desc, r.id desc
+      limit $4)
+  ) both_kinds
+ order by since desc, id desc
+ limit $4;
+
+-- name: letters_of_effects
+select e.kind, e.id, e.settled_at as since
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.state = 'dead' and (e.settled_at, e.id) < ($2, $3::uuid) and e.kind = $5
+ order by e.settled_at desc, e.id desc
+ limit $4;
+
+-- name: letters_of_runs
+select 'run', r.id, r.ended_at as since
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.state in ('failed', 'lost') and (r.ended_at, r.id) < ($2, $3::uuid)
+ order by r.ended_at desc, r.id desc
+ limit $4;
+
+-- name: letters_by_age
+-- Oldest event first, from where the last look ended; those alone that lay there at $5. (An index on
+-- coalesce() would not be entered behind the walls: nobody vouches that it does not leak.)
+select kind, id, outcome, error, age
+  from (
+    (select e.kind, e.id, e.outcome, left(e.error, 500) as error, case when e.event_seq is null then 9223372036854775807 else e.event_seq end as age
+       from mainspring.effects e
+      where e.tenant_id = $1 and e.state = 'dead' and (case when e.event_seq is null then 9223372036854775807 else e.event_seq end, e.id) > ($2::bigint, $3::uuid)
+        and e.settled_at <= $5
+      order by case when e.event_seq is null then 9223372036854775807 else e.event_seq end, e.id
+      limit $4)
+    union all
+    (select 'run' as kind, r.id, r.outcome, left(r.error, 500) as error, case when r.event_seq is null then 9223372036854775807 else r.event_seq end as age
+       from mainspring.runs r
+      where r.tenant_id = $1 and r.state in ('failed', 'lost')
+        and (case when r.event_seq is null then 9223372036854775807 else r.event_seq end, r.id) > ($2::bigint, $3::uuid) and r.ended_at <= $5
+      order by case when r.event_seq is null then 9223372036854775807 else r.event_seq end, r.id
+      limit $4)
+  ) both_kinds
+ order by age, id
+ limit $4;
+
+-- name: effects_by_age
+select e.kind, e.id, e.outcome, left(e.error, 500) as error, case when e.event_seq is null then 9223372036854775807 else e.event_seq end as age
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.state = 'dead' and (case when e.event_seq is null then 9223372036854775807 else e.event_seq end, e.id) > ($2::bigint, $3::uuid)
+   and e.settled_at <= $5 and e.kind = $6
+ order by case when e.event_seq is null then 9223372036854775807 else e.event_seq end, e.id
+ limit $4;
+
+-- name: runs_by_age
+select 'run' as kind, r.id, r.outcome, left(r.error, 500) as error, case when r.event_seq is null then 9223372036854775807 else r.event_seq end as age
+  from mainspring.runs r
+ where r.tenant_id = $1 and r.state in ('failed', 'lost')
+   and (case when r.event_seq is null then 9223372036854775807 else r.event_seq end, r.id) > ($2::bigint, $3::uuid) and r.ended_at <= $5
+ order by case when r.event_seq is null then 9223372036854775807 else r.event_seq end, r.id
+ limit $4;
+
+-- name: count_letters
+select (select count(*) from mainspring.effects e
+         where e.tenant_id = $1 and e.state = 'dead' and ($2::text is null or e.kind = $2))
+     + (select count(*) from mainspring.runs r
+         where r.tenant_id = $1 and r.state in ('failed', 'lost') and ($2::text is null or $2 = 'run')) as count;
 
 -- name: letters_by_id
 -- Effects and runs of these ids, dead or not: what was asked for and is not dead is said to be so.
@@ -35,7 +92,7 @@ select 'run', r.id, r.state, r.outcome, r.error, coalesce(r.ended_at, r.created_
  where r.tenant_id = $1 and r.id = any($2::uuid[]);
 
 -- name: heaps
--- Letters that say the same, counted here; their texts are folded into causes by the caller.
+-- Letters that say the same, counted here, the most frequent first; their texts are folded into causes by the caller.
 select kind, outcome, error, count(*) as count, min(since) as oldest, max(since) as newest,
        (array_agg(id order by since, id))[1:5] as ids
   from (
@@ -44,31 +101,20 @@ select kind, outcome, error, count(*) as count, min(since) as oldest, max(since)
     union all
     select 'run', r.id, r.outcome, left(r.error, 500), r.ended_at
       from mainspring.runs r where r.tenant_id = $1 and r.state in ('failed', 'lost')
-) letters
-where ($2::text is null or kind = $2)
-group by kind, outcome, error;
+  ) letters
+ where ($2::text is null or kind = $2)
+ group by kind, outcome, error
+ order by count(*) desc, kind, outcome, error
+ limit $3;
 
--- name: letters_of_kind
--- Ids and texts of all letters, oldest event first, for those that are described by their cause.
-select kind, id, outcome, error
-  from (
-    select e.kind, e.id, e.outcome, left(e.error, 500) as error, e.event_seq
-      from mainspring.effects e where e.tenant_id = $1 and e.state = 'dead'
-    union all
-    select 'run', r.id, r.outcome, left(r.error, 500), r.event_seq
-      from mainspring.runs r where r.tenant_id = $1 and r.state in ('failed', 'lost')
-) letters
-where ($2::text is null or kind = $2)
-order by event_seq nulls last, id;
-
--- name: effect_body
--- What one effect was to do, whole.
-select e.key, e.payload, e.rule_id, e.rule_version, e.epoch, e.crashes, e.deferrals, e.target
+-- name: effect_bodies
+-- What effects were to do, whole.
+select e.id, e.key, e.payload, e.rule_id, e.rule_version, e.epoch, e.crashes, e.deferrals, e.target
   from mainspring.effects e
- where e.tenant_id = $1 and e.id = $2;
+ where e.tenant_id = $1 and e.id = any($2::uuid[]);
 
--- name: run_body
--- What one run was to do, whole.
-select r.prompt, r.trigger, r.rule_id, r.rule_version, r.effect_kind, r.effect_key
+-- name: run_bodies
+-- What runs were to do, whole.
+select r.id, r.prompt, r.trigger, r.rule_id, r.rule_version, r.effect_kind, r.effect_key
   from mainspring.runs r
- where r.tenant_id = $1 and r.id = $2;
+ where r.tenant_id = $1 and r.id = any($2::uuid[]);

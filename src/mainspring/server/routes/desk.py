@@ -1,22 +1,38 @@
-"""`/desk`: dead effects and failed or lost runs alike: list, group, show, plan, replay, discard. Nothing expires here."""
+"""`/desk`: dead effects and failed or lost runs alike: list, group, show, export, plan, replay, discard. Nothing expires here.
+
+Letters that are named are decided on at once, and the answer says which. All that is described is an operation: 202, and its address.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
+from mainspring.operators import model
 from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
-from mainspring.operators.model import Asked, Letter
-from mainspring.server.answers import DeskPage, DiscardedOut, PlanOut, ReplayedOut, WholeLetter
+from mainspring.operators.model import RATE_MAX, RATE_MIN, Asked, Decision, Described, Letter, Named
+from mainspring.server.answers import (
+    DeskPage,
+    DiscardedOut,
+    OperationOut,
+    PlanOut,
+    ReplayedOut,
+    WholeLetter,
+)
 from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import PageQuery, Paging, unseal
 
 router = APIRouter(prefix="/desk", tags=["desk"], route_class=Route)
+_NDJSON = "application/x-ndjson"
 
 
 class Which(BaseModel):
@@ -40,16 +56,44 @@ class Which(BaseModel):
 
     def asked(self) -> Asked:
         """Return it as the desk takes it."""
-        return Asked(ids=tuple(self.ids), kind=self.kind, cause=self.cause)
+        return Named(tuple(self.ids)) if self.ids else Described(kind=self.kind, cause=self.cause)
 
 
-class Replay(Which):
-    """What to replay. Without `new_key` only definite failures get a new idempotency key."""
+class Plan(Which):
+    """What a replay would take."""
 
-    new_key: StrictBool | None = None
+    new_key: StrictBool | None = Field(
+        default=None, description="Without it only definite failures get a new idempotency key"
+    )
 
 
-class Discard(Which):
+class Paced(Which):
+    """Which, and how fast."""
+
+    rate_per_second: float | None = Field(
+        default=None,
+        ge=RATE_MIN,
+        le=RATE_MAX,
+        allow_inf_nan=False,
+        description="At most so many letters a second; of all that is described, not of ids",
+    )
+
+    @model_validator(mode="after")
+    def _ids_have_no_rate(self) -> Paced:
+        if self.ids and self.rate_per_second is not None:
+            raise ValueError("letters that are named are decided on at once: leave rate_per_second out")
+        return self
+
+
+class Replay(Paced):
+    """What to replay."""
+
+    new_key: StrictBool | None = Field(
+        default=None, description="Without it only definite failures get a new idempotency key"
+    )
+
+
+class Discard(Paced):
     """What to give up, and why."""
 
     reason: str = Field(min_length=1, max_length=REASON_LENGTH_MAX)
@@ -70,7 +114,8 @@ async def list_letters(
 ) -> dict[str, Any]:
     """List dead letters, the latest first; or group them by cause, the most frequent first."""
     if group_by == "cause":
-        return {"data": await _desk(request).groups(caller.tenant_id, kind=kind), "next": None}
+        groups, uncounted = await _desk(request).groups(caller.tenant_id, kind=kind)
+        return {"data": groups, "next": None, "uncounted": uncounted}
     letters = await _desk(request).letters(
         caller.tenant_id, kind=kind, after=_behind(page), limit=page.limit + 1
     )
@@ -88,26 +133,67 @@ def _behind(page: PageQuery) -> tuple[datetime, UUID] | None:
 
 @router.post("/plan", response_model=PlanOut)
 async def plan_replay(
-    request: Request, caller: Annotated[Caller, require("desk.plan")], body: Replay
+    request: Request, caller: Annotated[Caller, require("desk.plan")], body: Plan
 ) -> dict[str, Any]:
     """Say what a replay would do, in which order, and what it would leave alone. Changes nothing."""
     return await _desk(request).plan(caller.tenant_id, body.asked(), new_key=body.new_key)
 
 
-@router.post("/replay", response_model=ReplayedOut)
+_STARTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": OperationOut, "description": "An operation goes through all that is described"}
+}
+
+
+@router.post("/replay", response_model=ReplayedOut | OperationOut, responses=_STARTED)
 async def replay(
-    request: Request, caller: Annotated[Caller, require("desk.replay")], body: Replay
+    request: Request, response: Response, caller: Annotated[Caller, require("desk.replay")], body: Replay
 ) -> dict[str, Any]:
-    """Owe dead effects again, and queue dead runs again, with fresh attempts."""
-    return await _desk(request).replay(caller.actor, body.asked(), new_key=body.new_key)
+    """Owe dead effects again, and queue dead runs again, with fresh attempts: named ones now, all others by an operation."""
+    return await _decided(request, response, caller, body, model.Replay(body.new_key))
 
 
-@router.post("/discard", response_model=DiscardedOut)
+@router.post("/discard", response_model=DiscardedOut | OperationOut, responses=_STARTED)
 async def discard(
-    request: Request, caller: Annotated[Caller, require("desk.discard")], body: Discard
+    request: Request, response: Response, caller: Annotated[Caller, require("desk.discard")], body: Discard
 ) -> dict[str, Any]:
-    """Give dead letters up, for a reason that is kept."""
-    return await _desk(request).discard(caller.actor, body.asked(), reason=body.reason)
+    """Give dead letters up, for a reason that is kept: named ones now, all others by an operation."""
+    return await _decided(request, response, caller, body, model.Discard(body.reason))
+
+
+async def _decided(
+    request: Request, response: Response, caller: Caller, body: Paced, decision: Decision
+) -> dict[str, Any]:
+    asked = body.asked()
+    if isinstance(asked, Named):
+        return await _desk(request).decide(caller.actor, asked.ids, decision)
+    operation = await request.app.state.services.operations.start(
+        caller.actor, asked, decision, rate_per_second=body.rate_per_second
+    )
+    response.status_code = 202
+    response.headers["Location"] = str(request.url_for("show_operation", operation_id=str(operation.id)).path)
+    started: dict[str, Any] = operation.as_json()
+    return started
+
+
+@router.get(
+    "/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {_NDJSON: {}}, "description": "A letter a line, oldest event first"}},
+)
+async def export_letters(
+    request: Request,
+    caller: Annotated[Caller, require("desk.export")],
+    kind: Annotated[str | None, Query(max_length=64, description="An effect's kind, or `run`")] = None,
+    cause: Annotated[str | None, Query(max_length=200, description="As the groups name it")] = None,
+) -> StreamingResponse:
+    """Give dead letters whole, as NDJSON: error, attempts, and what each was to do."""
+    asked = Described(kind=kind, cause=cause)
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for part in _desk(request).export(caller.tenant_id, asked):
+            yield b"".join(msgspec.json.encode(jsonable_encoder(letter)) + b"\n" for letter in part)
+
+    return StreamingResponse(lines(), media_type=_NDJSON)
 
 
 @router.get("/{letter_id:uuid}", response_model=WholeLetter, response_model_exclude_unset=True)

@@ -300,7 +300,7 @@ returning state;
 select state from mainspring.effects where tenant_id = $1 and id = $2;
 
 -- name: replay
--- Whatever becomes of their keys, they are one statement: two would lock effects behind due_tenants.
+-- Whatever becomes of their keys, they are one statement, and locked in one order. They are made due at the transaction's end.
 with held as materialized (
     select e.id, g.new_key
     from mainspring.effects e
@@ -314,12 +314,7 @@ with held as materialized (
         not_before = clock_timestamp(), cancel_requested = false, outcome = null, error = null, settled_at = null
     from held
     where e.tenant_id = $1 and e.id = held.id
-    returning e.tenant_id, e.id, e.family, e.not_before
-), bumped as (
-    insert into mainspring.due_tenants as d (tenant_id, family, next_due, bumps)
-    select tenant_id, family, min(not_before), 1 from replayed group by tenant_id, family order by tenant_id, family
-    on conflict (tenant_id, family) do update
-        set next_due = least(d.next_due, excluded.next_due), bumps = d.bumps + 1
+    returning e.id
 )
 select id from replayed order by id;
 

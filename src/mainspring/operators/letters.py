@@ -1,0 +1,137 @@
+"""Dead letters out of the database: takes an open scope of one tenant, leaves values. Writes and locks nothing.
+
+Whatever number lies on the desk, each statement reads a page of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from mainspring.db import Scope
+from mainspring.operators.model import RUN, Described, Heap, Letter
+from mainspring.sql import Queries
+
+SQL = Queries("mainspring.operators.sql")
+HEAPS_MAX: Final = 5_000
+LOOKED_MAX: Final = 1_000  # letters that one statement goes through for those of a cause
+_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
+_LOWEST: Final = UUID(int=0)
+_HIGHEST: Final = UUID(int=2**128 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far somebody has looked, in the order of the letters' events."""
+
+    age: int = -1
+    id: UUID = _LOWEST
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one look found: ids by kind, where to look next, and whether there was nothing behind."""
+
+    runs: tuple[UUID, ...]
+    effects: tuple[UUID, ...]
+    place: Place
+    over: bool
+
+    @property
+    def ids(self) -> tuple[UUID, ...]:
+        """All of them."""
+        return self.runs + self.effects
+
+
+async def by_id(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> list[Letter]:
+    """Return those of these effects and runs that exist, dead or not, in the order asked."""
+    found = {
+        row["id"]: Letter(**dict(row)) for row in await scope.fetch(SQL["letters_by_id"], tenant, list(ids))
+    }
+    return [found[one] for one in dict.fromkeys(ids) if one in found]
+
+
+async def latest(
+    scope: Scope, tenant: UUID, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
+) -> list[Letter]:
+    """Return dead letters behind `after` (since, id), the latest first."""
+    terms = (tenant, *(after or (_LATEST, _HIGHEST)), limit)
+    if kind is None:
+        rows = await scope.fetch(SQL["letters"], *terms)
+    elif kind == RUN:
+        rows = await scope.fetch(SQL["letters_of_runs"], *terms)
+    else:
+        rows = await scope.fetch(SQL["letters_of_effects"], *terms, kind)
+    return await by_id(scope, tenant, [row["id"] for row in rows])
+
+
+async def look(
+    scope: Scope, tenant: UUID, asked: Described, place: Place, *, limit: int, until: datetime | None = None
+) -> Looked:
+    """Return up to `limit` letters that are meant, oldest event first, of those that lay there at `until`.
+
+    Goes through at most LOOKED_MAX: it may return fewer, or none, and not be over.
+    """
+    looked_at = limit if asked.cause is None else LOOKED_MAX
+    terms = (tenant, place.age, place.id, looked_at, until or _LATEST)
+    if asked.kind is None:
+        rows = await scope.fetch(SQL["letters_by_age"], *terms)
+    elif asked.kind == RUN:
+        rows = await scope.fetch(SQL["runs_by_age"], *terms)
+    else:
+        rows = await scope.fetch(SQL["effects_by_age"], *terms, asked.kind)
+    meant = [row for row in rows if asked.takes(row["outcome"], row["error"])]
+    full = len(meant) >= limit
+    last = meant[limit - 1] if full else rows[-1] if rows else None
+    meant = meant[:limit]
+    return Looked(
+        runs=tuple(row["id"] for row in meant if row["kind"] == RUN),
+        effects=tuple(row["id"] for row in meant if row["kind"] != RUN),
+        place=Place(last["age"], last["id"]) if last is not None else place,
+        over=not full and len(rows) < looked_at,
+    )
+
+
+async def heaps(scope: Scope, tenant: UUID, kind: str | None) -> tuple[list[Heap], int]:
+    """Return the letters that say the same, counted, and how many letters are in none of these heaps."""
+    rows = await scope.fetch(SQL["heaps"], tenant, kind, HEAPS_MAX)
+    found = [Heap(**dict(row)) for row in rows]
+    if len(found) < HEAPS_MAX:
+        return found, 0
+    everything: int = await scope.fetchval(SQL["count_letters"], tenant, kind)
+    return found, max(0, everything - sum(heap.count for heap in found))
+
+
+async def count(scope: Scope, tenant: UUID, asked: Described) -> int | None:
+    """Return how many letters are meant; None when too many say different things to count those of a cause."""
+    if asked.cause is None:
+        everything: int = await scope.fetchval(SQL["count_letters"], tenant, asked.kind)
+        return everything
+    found, uncounted = await heaps(scope, tenant, asked.kind)
+    if uncounted:
+        return None
+    return sum(heap.count for heap in found if asked.takes(heap.outcome, heap.error))
+
+
+async def whole(scope: Scope, tenant: UUID, letters: Sequence[Letter]) -> list[dict[str, Any]]:
+    """Return letters with what they were to do and every attempt."""
+    runs = [letter.id for letter in letters if letter.kind == RUN]
+    effects = [letter.id for letter in letters if letter.kind != RUN]
+    bodies: dict[UUID, dict[str, Any]] = {}
+    history: dict[UUID, list[dict[str, Any]]] = {letter.id: [] for letter in letters}
+    for body, attempts, ids in (
+        ("run_bodies", "run_attempts", runs),
+        ("effect_bodies", "effect_attempts", effects),
+    ):
+        if not ids:
+            continue
+        for row in await scope.fetch(SQL[body], tenant, ids):
+            bodies[row["id"]] = {name: value for name, value in row.items() if name != "id"}
+        for row in await scope.fetch(SQL[attempts], tenant, ids):
+            history[row["of"]].append({name: value for name, value in row.items() if name != "of"})
+    return [
+        {**letter.as_json(), **bodies.get(letter.id, {}), "history": history[letter.id]} for letter in letters
+    ]
