@@ -488,14 +488,6 @@ async def test_once_with_nothing_to_do_returns(wire: WireServer, spool: Path) ->
 # Agents -------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_is_not_async_is_refused_when_it_is_named(runner: Runner) -> None:
-    with pytest.raises(TypeError, match="async function"):
-
-        @runner.agent("coder")  # type: ignore[arg-type]
-        def coder(run: Run) -> str:
-            return "no"
-
-
 def test_two_agents_of_one_name_are_refused(runner: Runner) -> None:
     runner.command("coder", ["true"])
     with pytest.raises(MainspringError, match="already"):

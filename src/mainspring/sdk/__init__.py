@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ClaimLost,
         Conflict,
         MainspringError,
+        Misdeclared,
         NotAuthorized,
         NotConfigured,
         NotFound,
@@ -47,6 +48,7 @@ __all__ = [
     "Done",
     "Failed",
     "MainspringError",
+    "Misdeclared",
     "NoCard",
     "NotAuthorized",
     "NotConfigured",
@@ -71,6 +73,7 @@ _MODULES: Final = {
     "Done": "outcomes",
     "Failed": "outcomes",
     "MainspringError": "errors",
+    "Misdeclared": "errors",
     "NoCard": "run",
     "NotAuthorized": "errors",
     "NotConfigured": "errors",
@@ -89,3 +92,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

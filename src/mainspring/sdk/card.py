@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from mainspring.sdk.client import Client
+from mainspring.sdk.wire import segment
 
 
 class Keep(Enum):
@@ -73,7 +74,7 @@ class Card:
         given = {"title": title, "body": body, "priority": priority, "fields": fields}
         changes = {key: value for key, value in given.items() if value is not None}
         return card_from(
-            await self.client.patch(f"/cards/{self.id}", changes, if_version=if_version), self.client
+            await self.client.patch(f"/cards/{segment(self.id)}", changes, if_version=if_version), self.client
         )
 
     async def refresh(self) -> Card:
@@ -81,13 +82,13 @@ class Card:
         return await get_card(self.client, self.id)
 
     async def _post(self, verb: str, body: Mapping[str, Any], if_version: int | None) -> Card:
-        answer = await self.client.post(f"/cards/{self.id}/{verb}", body, if_version=if_version)
+        answer = await self.client.post(f"/cards/{segment(self.id)}/{verb}", body, if_version=if_version)
         return card_from(answer, self.client)
 
 
 async def get_card(client: Client, ref: str) -> Card:
     """Return the card with this id or key (`OPS-12`). Raises NotFound."""
-    return card_from(await client.get(f"/cards/{ref}"), client)
+    return card_from(await client.get(f"/cards/{segment(ref)}"), client)
 
 
 def card_from(said: Mapping[str, Any], client: Client) -> Card:

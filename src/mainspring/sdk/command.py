@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mainspring.sdk import leash
+from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.outcomes import RESULT_LIMIT, Done, Failed, Outcome, Retry
 from mainspring.sdk.run import Run
 
@@ -33,8 +34,8 @@ class Command:
     """A handler that runs a program."""
 
     def __init__(self, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None) -> None:
-        if not argv:
-            raise ValueError("a command needs a program")
+        if not argv or not all(isinstance(part, str | os.PathLike) for part in argv):
+            raise Misdeclared("a command is a program and its arguments, each a text")
         self._argv = argv
         self._env = env
         self._cwd = cwd

@@ -7,6 +7,7 @@ Refused           the answer is no, and asking again will not change it
     ClaimLost     409 claim_lost: the run belongs to another claim now; stop working on it
 Unreachable       no answer, or one that says "later"; asking again may help
 NotConfigured     no address or token was found; the message says where they are looked for
+Misdeclared       an agent or a runner is declared as it cannot be; nothing was asked of any server
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ class MainspringError(Exception):
 
 class NotConfigured(MainspringError):
     """No address or no token."""
+
+
+class Misdeclared(MainspringError):
+    """An agent or a runner is declared as it cannot be: a mistake in the program, found before it begins."""
 
 
 class Unreachable(MainspringError):

@@ -118,17 +118,23 @@ class Execution:
         self._spool = spool
         self._why: Why | None = None
         self._handling: asyncio.Task[Ending] | None = None
+        self._nudging: asyncio.TimerHandle | None = None
 
     def stop(self, why: Why) -> None:
-        """Ask the handler to end. The first reason stays, except that a lost claim overrides every other."""
-        if self._why is None or why == "lost":
+        """Ask the handler to end. The first reason stays, except that a lost claim overrides every other.
+
+        It is cancelled once, whatever is said again: it may be in the middle of clearing up.
+        """
+        first = self._why is None
+        if first or why == "lost":
             self._why = why
-        self._nudge()
+        if first:
+            self._nudge()
 
     def _nudge(self) -> None:
         if self._handling is not None and not self._handling.done():
             self._handling.cancel()
-            asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
+            self._nudging = asyncio.get_running_loop().call_later(NUDGE_SECONDS, self._nudge)
 
     async def perform(self) -> None:
         """Do it all. Raises NotAuthorized when the token is refused."""
@@ -185,6 +191,8 @@ class Execution:
             await asyncio.wait({self._handling})
         finally:
             timer.cancel()
+            if self._nudging is not None:
+                self._nudging.cancel()
             self._handling.cancel()  # of use only if we ourselves are being cancelled
         ending = (
             self._handling.result() if not self._handling.cancelled() else Raised(asyncio.CancelledError())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.sdk.client import ANSWER_SECONDS, FOR_EVER, Client
+from mainspring.sdk.wire import segment
 
 DEFAULT_LEASE_SECONDS = 60.0
 
@@ -110,7 +111,9 @@ async def heartbeat(client: Client, claimed: Claimed) -> Beat:
 async def log(client: Client, claimed: Claimed, offset: int, lines: Sequence[str]) -> bool:
     """Send lines that follow the `offset` lines sent before; return whether the log takes more."""
     body = {"claim_id": claimed.claim_id, "lines": list(lines), "offset": offset}
-    answer = await client.call("POST", f"/runs/{claimed.run_id}/log", body=body, patience_seconds=FOR_EVER)
+    answer = await client.call(
+        "POST", f"/runs/{segment(claimed.run_id)}/log", body=body, patience_seconds=FOR_EVER
+    )
     return not answer.get("truncated")
 
 
@@ -120,7 +123,7 @@ async def complete(
     """Say how the attempt ended. May be sent any number of times. Raises ClaimLost when another claim superseded it."""
     return await client.call(
         "POST",
-        f"/runs/{run_id}/complete",
+        f"/runs/{segment(run_id)}/complete",
         body={"claim_id": claim_id, **body},
         patience_seconds=patience_seconds,
     )
@@ -128,7 +131,7 @@ async def complete(
 
 def heartbeat_request(run_id: str, claim_id: str) -> tuple[str, dict[str, Any]]:
     """Return path and body of a heartbeat."""
-    return f"/runs/{run_id}/heartbeat", {"claim_id": claim_id}
+    return f"/runs/{segment(run_id)}/heartbeat", {"claim_id": claim_id}
 
 
 def beat(answer: Mapping[str, Any]) -> Beat:

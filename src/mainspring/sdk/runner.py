@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import re
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.command import Command
-from mainspring.sdk.errors import MainspringError
+from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent, Handler
 from mainspring.sdk.introduction import introduced
 from mainspring.sdk.shift import Shift
@@ -25,6 +27,8 @@ TIMEOUT_SECONDS = 3600.0
 GRACE_SECONDS = 25.0  # less than the 30 s that most supervisors wait before they kill
 NAME_CHARACTERS = 200
 WAIT_SECONDS_MAX = 60
+SLOTS_MAX = 1_000
+_HANDLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 H = TypeVar("H", bound=Handler)
 
@@ -55,9 +59,14 @@ class Runner:
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
         self._agents: dict[str, Agent] = {}
+        self._serving: asyncio.Task[None] | None = None
         self._shift: Shift | None = None
+        self._has_served = False
+        self._drained_before = False
         if not 0 <= wait_seconds <= WAIT_SECONDS_MAX:
-            raise MainspringError(f"wait_seconds must be between 0 and {WAIT_SECONDS_MAX}")
+            raise Misdeclared(f"wait_seconds must be between 0 and {WAIT_SECONDS_MAX}")
+        if not grace_seconds >= 0:
+            raise Misdeclared("grace_seconds must not be negative")
 
     def __repr__(self) -> str:
         return f"<Runner {self.name!r} agents {sorted(self._agents)}>"
@@ -72,13 +81,13 @@ class Runner:
     ) -> Callable[[H], H]:
         """Let the decorated async function do the runs of agent `handle`, at most `slots` at once.
 
-        What it returns is the result (done); what it raises is why the run failed. After `timeout_seconds` it is
-        cancelled and the run fails.
+        An object whose `__call__` is async will do too. What it returns is the result (done); what it raises is why the run
+        failed. After `timeout_seconds` it is cancelled and the run fails. Raises Misdeclared.
         """
 
         def decorate(handler: H) -> H:
-            _must_be_async(handle, handler)
-            self._add(Agent(handle, slots, timeout_seconds, handler))
+            _check_handler(handle, handler)
+            self._add(handle, slots, timeout_seconds, handler)
             return handler
 
         return decorate
@@ -97,9 +106,11 @@ class Runner:
 
         It finds MAINSPRING_PROMPT, MAINSPRING_PROMPT_FILE, MAINSPRING_RUN_ID, MAINSPRING_CARD_KEY, MAINSPRING_ATTEMPT,
         MAINSPRING_URL and MAINSPRING_TOKEN (the run's own) in its environment. Exit 0 is done, with the end of its
-        output as the result; 75 is try again; anything else is failed. Its lines go to the run's log.
+        output as the result; 75 is try again; anything else is failed. Its lines go to the run's log. Raises Misdeclared.
         """
-        self._add(Agent(handle, slots, timeout_seconds, Command(tuple(argv), env=dict(env or {}), cwd=cwd)))
+        if isinstance(argv, str):
+            raise Misdeclared(f"agent {handle!r}: name the program and its arguments one by one, in a list")
+        self._add(handle, slots, timeout_seconds, Command(tuple(argv), env=dict(env or {}), cwd=cwd))
 
     def run(self, *, once: bool = False) -> None:
         """Work until SIGTERM or SIGINT, then drain: claim no more, finish what is held, hand back the rest.
@@ -111,11 +122,30 @@ class Runner:
         asyncio.run(self._until_signalled(once=once))
 
     async def serve(self, *, once: bool = False) -> None:
-        """Work inside an event loop of your own, without touching signals, until `drain` is called."""
+        """Work inside an event loop of your own, without touching signals, until `drain` is called.
+
+        Raises Misdeclared when there is no agent, or it serves already.
+        """
         if not self._agents:
-            raise MainspringError(
+            raise Misdeclared(
                 "this runner has no agent: add one with @runner.agent(...) or runner.command(...)"
             )
+        if self._serving is not None:
+            raise Misdeclared("this runner serves already")
+        drained, self._drained_before = self._drained_before, False
+        if drained:
+            return
+        serving = self._serving = asyncio.create_task(self._serve(once=once), name="serve")
+        try:
+            await asyncio.wait({serving})
+        finally:
+            serving.cancel()  # of use only if we ourselves are being cancelled
+            await asyncio.wait({serving})
+            self._serving, self._shift, self._has_served = None, None, True
+        if not serving.cancelled():
+            serving.result()
+
+    async def _serve(self, *, once: bool) -> None:
         patience = float(max(self._wait_seconds, 1)) if once else FOR_EVER
         agents = list(self._agents.values())
         async with Client(self._url, self._token, patience_seconds=patience) as found:
@@ -137,17 +167,29 @@ class Runner:
     def drain(self, *, grace_seconds: float | None = None) -> None:
         """Stop claiming, finish what is held within the grace (None: however long it takes), hand back the rest.
 
-        It is for a runner that serves; before that there is nothing to stop.
+        A runner that has not met the server yet stops looking for it; one that was never asked to serve returns at once
+        when it is. After its end there is nothing to stop.
         """
         if self._shift is not None:
             self._shift.drain(grace_seconds=grace_seconds)
+        elif self._serving is not None:
+            self._serving.cancel()
+        else:
+            self._drained_before = not self._has_served
 
-    def _add(self, agent: Agent) -> None:
-        if agent.handle in self._agents:
-            raise MainspringError(f"agent {agent.handle!r} is already on this runner")
-        if agent.slots < 1 or agent.timeout_seconds <= 0:
-            raise MainspringError(f"agent {agent.handle!r}: slots and timeout_seconds must be positive")
-        self._agents[agent.handle] = agent
+    def _add(self, handle: str, slots: int, timeout_seconds: float, handler: Handler) -> None:
+        folded = handle.strip().lower() if isinstance(handle, str) else ""  # as the server has it
+        if _HANDLE.fullmatch(folded) is None:
+            raise Misdeclared(
+                f"{handle!r} is no agent's handle: up to 64 letters, digits, _ and -, not beginning with _ or -"
+            )
+        if folded in self._agents:
+            raise Misdeclared(f"agent {folded!r} is already on this runner")
+        if not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
+            raise Misdeclared(f"agent {folded!r}: slots must be a number from 1 to {SLOTS_MAX}")
+        if not timeout_seconds > 0:
+            raise Misdeclared(f"agent {folded!r}: timeout_seconds must be positive")
+        self._agents[folded] = Agent(folded, slots, timeout_seconds, handler)
 
     async def _until_signalled(self, *, once: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -155,7 +197,7 @@ class Runner:
 
         def stop_asked() -> None:
             if self._shift is None:
-                serving.cancel()  # it has not even met the server yet: there is nothing to finish
+                self.drain()  # it has not even met the server yet: there is nothing to finish
             else:
                 self._shift.stop_asked()
 
@@ -164,19 +206,34 @@ class Runner:
         ):  # where loops take no signals, Ctrl-C ends it without a drain
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stop_asked)
-        await asyncio.wait({serving})
-        if not serving.cancelled():
-            serving.result()
+        await serving
 
 
 _log = logging.getLogger("mainspring.sdk")
 
 
-def _must_be_async(handle: str, handler: object) -> None:
-    if not inspect.iscoroutinefunction(handler):
-        raise TypeError(
-            f"agent {handle!r}: an agent is an async function; wrap blocking code in asyncio.to_thread"
+def _check_handler(handle: str, handler: object) -> None:
+    """Refuse what would only be found out by the first run. Raises Misdeclared."""
+    if not _is_async(handler):
+        raise Misdeclared(
+            f"agent {handle!r}: an agent is an async function, or an object whose __call__ is one; wrap blocking code in "
+            "asyncio.to_thread"
         )
+    assert callable(handler)
+    try:
+        inspect.signature(handler).bind(object())
+    except TypeError as error:
+        raise Misdeclared(f"agent {handle!r}: it is called with the run alone: {error}") from error
+
+
+def _is_async(handler: object) -> bool:
+    while isinstance(handler, partial):
+        handler = handler.func
+    if isinstance(handler, type):  # calling it would make an instance
+        return False
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - whether it is async is asked, not whether it is there
+    )
 
 
 def _log_to_stderr() -> None:

@@ -210,6 +210,8 @@ class Shift:
 
     async def _once(self) -> None:
         await self._send_leftovers(LAST_ANSWER_SECONDS)
+        if self._drain_asked.done():
+            return
         polled = await self._ask(list(self._agents), [0])
         if polled.run is not None:
             await self._perform(polled.run)

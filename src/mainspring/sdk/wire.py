@@ -10,10 +10,11 @@ import json
 import ssl
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
-from mainspring.sdk.errors import Unreachable, refusal
+from mainspring.sdk.errors import NotFound, Unreachable, refusal
 
 API = "/api/v1"
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -23,6 +24,14 @@ _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 def tls() -> ssl.SSLContext:
     """Return what connections trust, read once for all: it takes longer than anything else that a client needs."""
     return httpx.create_ssl_context()
+
+
+def segment(ref: object) -> str:
+    """Return a reference as one segment of a path, whatever characters it has. Raises NotFound for what cannot be one."""
+    text = str(ref)
+    if text in {"", ".", ".."}:  # with one of these the path would name another thing
+        raise NotFound(404, {"code": "not_found", "detail": f"{text!r} names nothing"})
+    return quote(text, safe="", errors="replace")
 
 
 def read_answer(status: int, content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
