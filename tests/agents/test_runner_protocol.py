@@ -446,3 +446,21 @@ async def test_another_tenants_runs_are_not_there(place, home):
             await word(work)
     with pytest.raises(NotFound):
         await elsewhere.room.runs.get(elsewhere.tenant, work.run.id)
+
+
+async def test_a_run_that_is_handed_back_has_the_same_number_again(place):
+    await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    numbers = []
+    for outcome in ("lease lost", "handed back", "handed back", "done"):
+        work = await runner.take()
+        numbers.append(work.as_json(place.room.runners.policy)["attempt"])
+        await runner.heartbeat(work)
+        if outcome == "lease lost":
+            await place.home.age(61)
+            await place.room.silence.expire_runs()
+        else:
+            await runner.complete(
+                work, "done" if outcome == "done" else "retry", handed_back=outcome == "handed back"
+            )
+    assert numbers == [1, 2, 2, 2]

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import Conflict, MainspringError, NotAuthorized, NotFound
 from mainspring.sdk.execution import Agent
+from mainspring.sdk.wire import segment
 
 _log = logging.getLogger("mainspring.sdk")
 
@@ -96,7 +97,7 @@ class _Made:
     async def revoke(self) -> None:
         """Make the last one worthless."""
         try:
-            revoke = f"/tokens/{self._id}/revoke"
+            revoke = f"/tokens/{segment(self._id)}/revoke"
             await self._person.call("POST", revoke, body={}, patience_seconds=GOODBYE_SECONDS)
         except MainspringError as error:
             _log.warning("the token made for this runner was not revoked, and ends by itself: %s", error)
@@ -107,7 +108,15 @@ class _Made:
             "agents": list(self._handles),
             "expires_in_seconds": self._lifetime_seconds,
         }
-        made = await self._person.post("/tokens", body)
+        try:
+            made = await self._person.post("/tokens", body)
+        except Conflict as lost:
+            if lost.code != "answer_withheld" or lost.current is None:
+                raise
+            # one was made, but the answer with its secret was cut off: nobody has it, and nobody shall
+            self._id = lost.current["token"]["id"]
+            await self.revoke()
+            made = await self._person.post("/tokens", body)
         self._id = made["token"]["id"]
         secret: str = made["secret"]
         return secret
@@ -115,7 +124,7 @@ class _Made:
 
 async def _make_known(client: Client, agent: Agent) -> None:
     try:
-        await client.get(f"/agents/{agent.handle}")
+        await client.get(f"/agents/{segment(agent.handle)}")
     except NotFound:
         try:
             await client.post("/agents", {"handle": agent.handle, "slots": agent.slots})
