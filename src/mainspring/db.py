@@ -364,18 +364,22 @@ async def _reset(conn: Connection) -> None:
 
 
 async def unscoped_read_is_refused(pool: Pool) -> bool:
-    """Tell whether the login role alone can see no tenant's rows; the server is not ready while it can."""
-    async with pool.acquire() as conn:
-        login = await conn.fetchrow(
-            "select rolsuper or rolbypassrls as above from pg_roles where rolname = current_user"
-        )
-        if login is None or login["above"]:
-            return False
-        try:
-            seen: int = await conn.fetchval("select count(*) from mainspring.tenants")
-        except asyncpg.InsufficientPrivilegeError:
-            return True
-        return seen == 0
+    """Tell whether the login role alone can see no tenant's rows; the server is not ready while it can. Raises Transient."""
+    with mapped_errors():
+        async with pool.acquire(timeout=CLIENT_DEADLINE_SECONDS) as conn:
+            login = await conn.fetchrow(
+                "select rolsuper or rolbypassrls as above from pg_roles where rolname = current_user",
+                timeout=CLIENT_DEADLINE_SECONDS,
+            )
+            if login is None or login["above"]:
+                return False
+            try:
+                seen: bool = await conn.fetchval(
+                    "select exists (select from mainspring.tenants)", timeout=CLIENT_DEADLINE_SECONDS
+                )
+            except asyncpg.InsufficientPrivilegeError:
+                return True
+            return not seen
 
 
 def unique_violation(error: BaseException) -> str | None:

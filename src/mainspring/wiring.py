@@ -204,6 +204,7 @@ async def check(pool: Pool) -> None:
             missing = await _missing(scope)
             if not missing:
                 version = await scope.fetchval("select engine_version from mainspring.engine")
+        walled = not missing and await unscoped_read_is_refused(pool)
     except (SpineError, asyncpg.PostgresError) as error:
         raise CannotStart(
             f"the database is not prepared ({error}): run `mainspring server migrate`"
@@ -214,7 +215,7 @@ async def check(pool: Pool) -> None:
         raise CannotStart(
             f"the database is of engine version {version}, and this server of {ENGINE_VERSION}: upgrade this server"
         )
-    if not await unscoped_read_is_refused(pool):
+    if not walled:
         raise CannotStart(
             "the database login sees rows without saying whose: the walls between tenants would not hold. Use an ordinary "
             "login that holds Mainspring's roles by SET ROLE alone (`mainspring server migrate` makes or prints it)"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
+from mainspring import wiring
+from mainspring.db import create_pool, unscoped_read_is_refused
 from mainspring.ids import new_id
 from mainspring.operators.model import CardKey, Id, RuleName, Seq, parse_ref
+from mainspring.server.app import create_app
+from mainspring.spine.errors import Transient
+from mainspring.spine.ports import ClaimRequest
 from tests.server.conftest import RULE
 
 
@@ -332,6 +338,24 @@ async def test_a_pending_effect_is_cancelled_and_an_ended_one_is_not(board):
     shown = await board.get(f"effects/{effect['id']}")
     assert shown["history"] == []
     assert (await board.get("effects", event_seq=effect["event_seq"]))["data"] == [cancelled]
+    [told] = (await board.get("events", kind="effect.cancelled"))["data"]
+    assert (told["subject"], told["data"]["actor"]["handle"]) == (effect["id"], "operator")
+    assert told["data"]["effect"]["state"] == "dropped"
+
+
+async def test_a_claimed_effect_is_asked_once_to_be_dropped(board, admin):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+    while (await board.services.spine.drain.run_once()).events:
+        pass
+    claimed = await board.services.spine.store.claim(
+        ClaimRequest(worker="w", lease_seconds={"launch": 60.0}, limit=200)
+    )
+    mine = next(effect for effect in claimed.effects if effect.tenant_id == board.tenant)
+    for _ in range(2):
+        asked = await board.post(f"effects/{mine.id}/cancel")
+        assert (asked["state"], asked["cancel_requested"]) == ("claimed", True)
+    assert len((await board.get("events", kind="effect.cancelled"))["data"]) == 1
 
 
 async def test_the_gauges_say_what_is_owed(board):
@@ -363,6 +387,22 @@ async def test_readiness_says_what_it_found(world):
     assert checks["engine_version"] == {"ours": 1, "schema": 1}
     assert (await world.client.get("/livez")).json() == {"status": "alive"}
     assert (await world.client.get("/version")).json()["engine_version"] == 1
+
+
+async def test_a_server_whose_connections_are_gone_is_not_ready_and_has_no_defect(services, database):
+    pool = await create_pool(max_size=1, **database.dsn)
+    await pool.close()
+    with pytest.raises(Transient):
+        await unscoped_read_is_refused(pool)
+    with pytest.raises(wiring.CannotStart):
+        await wiring.check(pool)
+    transport = httpx.ASGITransport(
+        create_app(wiring.join(services.settings, pool)), raise_app_exceptions=False
+    )
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.get("/readyz?verbose")
+    assert (answer.status_code, answer.json()["ready"]) == (503, False)
+    assert "pool is closed" in answer.json()["checks"]["database"]
 
 
 async def test_a_closing_server_is_not_ready(world):

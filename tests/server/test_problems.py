@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import socket
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
 from fastapi import APIRouter, FastAPI
 
+import mainspring
 from mainspring.rooms import Conflict, FieldError, Forbidden, Invalid, NotFound, VersionConflict
 from mainspring.server import problems
 from mainspring.server.load import Load
@@ -161,3 +166,41 @@ async def test_a_problems_type_leads_to_its_meaning(world):
         assert page.status_code == 200
         assert CODES[code].way_out in page.text
     assert (await world.call("GET", "/docs/problems/none")).status_code == 404
+
+
+SOURCE = Path(mainspring.__file__).parent
+# the command line's and the SDK's `code` are exit codes, and what a server has answered
+ELSEWHERE = ("cli", "sdk")
+
+
+def codes_in(file: Path) -> Iterator[str]:
+    """Yield the codes that a module refuses with: `code=...` of a call, a refusal's own, and those of problems."""
+    module = ".".join(("mainspring", *file.relative_to(SOURCE).with_suffix("").parts))
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="Conflict" | "Invalid" | "Problem"), keywords=keywords):
+                values = [keyword.value for keyword in keywords if keyword.arg == "code"]
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="Problem"), attr="coded"), args=[first, *_]):
+                values = [first]
+            case ast.ClassDef(body=body):
+                values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "code"]  # fmt: skip
+            case _:
+                continue
+        for value in values:
+            for said in [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]:
+                if isinstance(said, ast.Constant):
+                    yield str(said.value)
+                elif isinstance(said, ast.Name) and said.id.isupper():
+                    yield str(getattr(import_module(module), said.id))
+
+
+def test_every_code_that_is_answered_has_a_meaning():
+    said = {
+        code: file.name
+        for file in SOURCE.rglob("*.py")
+        if file.relative_to(SOURCE).parts[0] not in ELSEWHERE
+        for code in codes_in(file)
+    }
+    assert {"not_dead", "effect_ended", "claim_lost", "rule_name_taken", "not_available_yet"} <= said.keys()
+    unknown = {code: file for code, file in said.items() if code not in CODES and code != "refused"}
+    assert unknown == {}

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from mainspring.db import Database
-from mainspring.rooms import Conflict, NotFound, ServerSpine
-from mainspring.spine.effects import FINAL, Attempt, EffectRow, EffectState
-from mainspring.spine.events import Event
+from mainspring.rooms import Actor, Conflict, NotFound, ServerSpine
+from mainspring.spine.effects import LIVE, Attempt, EffectRow, EffectState
+from mainspring.spine.events import Event, NewEvent
 from mainspring.sql import Queries
 from mainspring.stores.postgres.rows import event_of
 
@@ -71,19 +71,43 @@ class LogService:
                 raise NotFound("effect", effect_id)
             return row, await self._spine.store.attempts(scope, tenant, effect_id)
 
-    async def cancel(self, tenant: UUID, effect_id: UUID) -> EffectRow:
-        """Drop a pending effect, or ask a claimed one's settle to. Raises NotFound, and Conflict when it has ended."""
-        async with self._db.tenant(tenant, purpose="effects") as scope:
-            before = await self._spine.store.effect(scope, tenant, effect_id)
-            state = await self._spine.store.cancel(scope, tenant, effect_id)
-            row = await self._spine.store.effect(scope, tenant, effect_id)
-        if before is None or state is None or row is None:
-            raise NotFound("effect", effect_id)
-        if before.state is EffectState.DEAD or before.state in FINAL:
-            raise Conflict(
-                f"effect {effect_id} is {before.state}: there is nothing to cancel", code="effect_ended"
-            )
+    async def cancel(self, actor: Actor, effect_id: UUID) -> EffectRow:
+        """Drop a pending effect, or ask a claimed one's settle to, and say by whom.
+
+        Source of `effect.cancelled`. Raises NotFound, and Conflict when it has ended otherwise.
+        """
+        tenant, store = actor.tenant_id, self._spine.store
+        async with self._spine.open(tenant) as tx:
+            held = await tx.handle.fetchrow(SQL["lock_effect"], tenant, effect_id)
+            if held is None:
+                raise NotFound("effect", effect_id)
+            if held["state"] not in LIVE:
+                raise Conflict(
+                    f"effect {effect_id} is {held['state']}: there is nothing to cancel", code="effect_ended"
+                )
+            await store.cancel(tx.handle, tenant, effect_id)
+            row = await store.effect(tx.handle, tenant, effect_id)
+            assert row is not None
+            if not held["cancel_requested"]:
+                tx.append(_cancelled(row, actor))
         return row
+
+
+def _cancelled(row: EffectRow, actor: Actor) -> NewEvent:
+    effect = {
+        "id": str(row.id),
+        "kind": row.kind,
+        "key": row.key,
+        "event_seq": row.event_seq,
+        "state": str(row.state),
+    }
+    return NewEvent(
+        "effect.cancelled",
+        subject=str(row.id),
+        data={"effect": effect, "actor": actor.snapshot()},
+        actor_id=actor.account_id,
+        cause=actor.cause,
+    )
 
 
 def _kinds(kind: str | None) -> tuple[str | None, str | None]:

@@ -1,3 +1,10 @@
+-- name: lock_effect
+-- What is decided on it is decided on what it is, and not on what it was a moment before.
+select e.state, e.cancel_requested
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.id = $2
+   for update;
+
 -- name: list_events
 -- By subject through its index; by kind along the log.
 select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,

@@ -52,4 +52,4 @@ async def cancel_effect(
     request: Request, caller: Annotated[Caller, require("effect.cancel")], effect_id: UUID
 ) -> dict[str, Any]:
     """Drop a pending effect; of one that is being done, ask that it be dropped if it does not succeed this time."""
-    return shown_effect(await request.app.state.services.log.cancel(caller.tenant_id, effect_id))
+    return shown_effect(await request.app.state.services.log.cancel(caller.actor, effect_id))

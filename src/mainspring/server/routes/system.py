@@ -83,7 +83,14 @@ async def _database(request: Request) -> tuple[str, int | None]:
     try:
         async with asyncio.timeout(READY_SECONDS):
             found = await wiring.engine_version(request.app.state.services.pool)
-    except (wiring.CannotStart, SpineError, asyncpg.PostgresError, OSError, TimeoutError) as error:
+    except (
+        wiring.CannotStart,
+        SpineError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        OSError,
+        TimeoutError,
+    ) as error:
         return f"{type(error).__name__}: {error}", None
     return "ok", found
 
