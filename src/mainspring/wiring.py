@@ -44,7 +44,7 @@ from mainspring.spine.ports import Obligation
 from mainspring.spine.transaction import Transaction
 from mainspring.stores.postgres import PostgresStore
 from mainspring.triggers import effects as triggers_effects
-from mainspring.triggers import explain as triggers_explain
+from mainspring.triggers import history as triggers_history
 from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
@@ -177,7 +177,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         operations=OperationService(db, spine),
         explain=ExplainService(
             db,
-            triggers_explain.verdicts,
+            triggers_history.rules_over,
             [one for one in spine.obligations if one.name != RULES],
             runner_silence_seconds=policy.lease_seconds,
         ),

@@ -12,6 +12,8 @@ from mainspring.operators.model import CardKey, Id, RuleName, Seq, parse_ref
 from mainspring.server.app import create_app
 from mainspring.spine.errors import Transient
 from mainspring.spine.ports import ClaimRequest
+from mainspring.triggers import history
+from mainspring.triggers.explain import verdicts
 from tests.server.conftest import RULE
 
 
@@ -169,6 +171,41 @@ async def test_a_rules_story_is_what_it_did_and_what_it_ignored(board):
     assert said["card.created"] == [("doing to echo", False)]
     assert said["card.moved"] == [("doing to echo", True)]
     assert [one["standing"] for one in story["effects"]] == ["done: launched echo"]
+
+
+async def test_many_rules_are_counted_and_those_that_matched_or_nearly_did_are_told(board, monkeypatch):
+    monkeypatch.setattr(history, "TOLD_MAX", 3)
+    monkeypatch.setattr(history, "_PAGE", 2)
+    for n in range(4):
+        near = {"kinds": ["card.moved"], "to_states": ["review"]}
+        await board.post("rules", {**RULE, "name": f"near {n}", "when": near})
+        await board.post("rules", {**RULE, "name": f"far {n}", "when": {"kinds": ["card.deleted"]}})
+    await board.post("rules/far%200/disable")
+    card = await moved(board)
+    await board.post("rules", {**RULE, "name": "young"})
+    moving = event_of(await board.get("explain", ref=card["key"]), "card.moved")
+    told = {one["name"]: one["failed_term"] for one in moving["verdicts"]}
+    assert told.pop("doing to echo") is None
+    assert list(told.values()) == ["to_states", "to_states"]
+    assert moving["verdicts_left_out"] == 10 - 3
+    text = "\n".join(lines((await board.get("explain", ref=f"event:{moving['seq']}"))["tree"]))
+    assert "7 more rules did not match" in text
+
+
+async def test_rules_are_judged_event_by_event_as_one_by_one(board):
+    rule = (await board.get("rules"))["data"][0]
+    await moved(board)
+    await board.call("PATCH", f"rules/{rule['id']}", json={"when": {"kinds": ["card.created"]}})
+    await moved(board)
+    await board.post(f"rules/{rule['id']}/disable")
+    await board.post("rules", {**RULE, "name": "young"})
+    await moved(board)
+    async with board.services.db.tenant(board.tenant) as scope:
+        events = await board.services.spine.store.read(scope, board.tenant, after=0, limit=100)
+        rules = await history.rules_over(scope, board.tenant, events)
+        one_by_one = {event.seq: await verdicts(scope, event) for event in events}
+    assert {event.seq: list((await rules.judge(event)).verdicts) for event in events} == one_by_one
+    assert any(verdict.matched for told in one_by_one.values() for verdict in told)
 
 
 async def test_a_deleted_card_is_still_explained(board):

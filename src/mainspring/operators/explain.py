@@ -6,13 +6,13 @@ The verdicts are not records: they are asked again, of the same pure judges that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
 
 from mainspring.db import Database, Scope
-from mainspring.operators.model import CardKey, Id, Noun, Ref, RuleName, Seq, Verdicts, parse_ref
+from mainspring.operators.model import CardKey, Id, Judges, Noun, ReadRules, Ref, RuleName, Seq, parse_ref
 from mainspring.operators.story import Found, Judged, Row, Story
 from mainspring.rooms import FieldError, Invalid, NotFound
 from mainspring.spine.errors import OutcomeUnknown, Transient
@@ -49,14 +49,14 @@ class ExplainService:
     def __init__(
         self,
         db: Database,
-        verdicts: Verdicts,
+        rules: ReadRules,
         obligations: Sequence[Obligation[Scope]],
         *,
         runner_silence_seconds: float,
     ) -> None:
         """`obligations` are those whose verdict is not already among the rules'."""
         self._db = db
-        self._verdicts = verdicts
+        self._rules = rules
         self._obligations = obligations
         self._silence = runner_silence_seconds
 
@@ -71,7 +71,11 @@ class ExplainService:
             )
         async with self._db.tenant(tenant, purpose="explain") as scope:
             asked = await self._asked(scope, tenant, parsed, ref, limit)
-            return Story(await self._found(scope, tenant, asked))
+            rules = await self._rules(scope, tenant, asked.events, rule_id=asked.only_rule)
+            others = await self._others(scope, asked)
+            found = await self._found(scope, tenant, asked)
+        # many rules on many events take a while: nothing is held open meanwhile
+        return Story(replace(found, judged=await _judged(asked.events, rules, others)))
 
     async def _asked(self, scope: Scope, tenant: UUID, ref: Ref, text: str, limit: int) -> _Asked:
         noun: Noun | None
@@ -189,7 +193,6 @@ class ExplainService:
             now=asked.now,
             position=ends["position"] if ends is not None else 0,
             events=asked.events,
-            judged=await self._judged(scope, asked),
             effects=effects,
             runs=runs,
             history=await _history(scope, tenant, effects, runs),
@@ -203,21 +206,25 @@ class ExplainService:
             return await _rows(scope, "effects_by_id", tenant, list(asked.effects))
         return await _rows(scope, "effects_of_events", tenant, seqs)
 
-    async def _judged(self, scope: Scope, asked: _Asked) -> dict[int, Judged]:
-        rules = {
-            event.seq: await self._verdicts(scope, event, rule_id=asked.only_rule) for event in asked.events
-        }
+    async def _others(self, scope: Scope, asked: _Asked) -> dict[int, list[tuple[str, str | None]]]:
+        """Return, by event, what the obligations that are no rules said: the term that failed, or None where they owe."""
         others: dict[int, list[tuple[str, str | None]]] = defaultdict(list)
         for obligation in self._obligations if asked.only_rule is None else ():
             for seq, term in (await _terms(scope, obligation, asked.events)).items():
                 others[seq].append((obligation.name, term))
-        return {
-            event.seq: Judged(
-                rules=rules[event.seq],
-                others=others[event.seq],
-            )
-            for event in asked.events
-        }
+        return others
+
+
+async def _judged(
+    events: Sequence[Event], rules: Judges, others: Mapping[int, Sequence[tuple[str, str | None]]]
+) -> dict[int, Judged]:
+    judged: dict[int, Judged] = {}
+    for event in events:
+        told = await rules.judge(event)
+        judged[event.seq] = Judged(
+            rules=told.verdicts, left_out=told.left_out, others=others.get(event.seq, ())
+        )
+    return judged
 
 
 async def _terms(

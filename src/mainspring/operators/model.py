@@ -377,12 +377,28 @@ class RuleVerdict(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-class Verdicts(Protocol):
-    """What the triggers room answers: what each rule, or one alone, made of an event."""
+class RulesTold(Protocol):
+    """What rules made of one event: all that matched, those that missed by least, and how many more did not match."""
+
+    @property
+    def verdicts(self) -> Sequence[RuleVerdict]: ...
+    @property
+    def left_out(self) -> int: ...
+
+
+class Judges(Protocol):
+    """The rules that were in force at some events."""
+
+    async def judge(self, event: Event, /) -> RulesTold:
+        """Return what they made of one of the events. Reads nothing."""
+
+
+class ReadRules(Protocol):
+    """What the triggers room answers: the rules that were in force at any of these events, or one alone."""
 
     async def __call__(
-        self, scope: Scope, event: Event, /, *, rule_id: UUID | None = None
-    ) -> Sequence[RuleVerdict]: ...
+        self, scope: Scope, tenant: UUID, events: Sequence[Event], /, *, rule_id: UUID | None = None
+    ) -> Judges: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

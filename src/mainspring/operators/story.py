@@ -54,6 +54,7 @@ class Judged:
     """What everything that judges events said of one: each rule in force, and each obligation of the engine's own."""
 
     rules: Sequence[RuleVerdict] = ()
+    left_out: int = 0  # rules that did not match, and are not told of one by one
     others: Sequence[tuple[str, str | None]] = ()  # (obligation, the term that failed; None when it owes)
 
 
@@ -125,7 +126,7 @@ class Story:
             "drained": event.seq <= self.found.position,
             "owed": [str(row["id"]) for row in self.found.effects if row["event_seq"] == event.seq],
             "verdicts": [verdict.as_json() for verdict in shown],
-            "verdicts_left_out": hidden,
+            "verdicts_left_out": hidden + judged.left_out,
             "obligations": [
                 {"name": name, "owes": term is None, "term": term} for name, term in judged.others
             ],
@@ -328,8 +329,8 @@ def verdict_nodes(judged: Judged, *, brief: bool) -> Iterable[Node]:
             yield Node(f"{named}: matched", "good")
         else:
             yield Node(f"{named}: no: {verdict.why_text}", "quiet")
-    if hidden:
-        yield Node(f"{_n(hidden, 'more rule')} did not match", "quiet")
+    if left := hidden + judged.left_out:
+        yield Node(f"{_n(left, 'more rule')} did not match", "quiet")
     if others:
         named = ", ".join(repr(name) for name in others[:NAMES_SHOWN_MAX])
         more = f" and {len(others) - NAMES_SHOWN_MAX} more" if len(others) > NAMES_SHOWN_MAX else ""

@@ -60,8 +60,11 @@ def _verdict(row: Record, facts: Facts) -> RuleVerdict:
     if row["version"] is None:
         return _not_in_force(row, f"not in force: created after event {facts.seq}")
     version = version_of(row)
-    if not version.enabled:
-        return _not_in_force(row, "not in force: disabled")
+    return verdict_of(version, facts) if version.enabled else _not_in_force(row, "not in force: disabled")
+
+
+def verdict_of(version: RuleVersion, facts: Facts) -> RuleVerdict:
+    """Return what a version makes of an event, whether or not it is in force at its seq."""
     failed = first_failed(facts, version)
     return RuleVerdict(
         rule_id=version.rule_id,
