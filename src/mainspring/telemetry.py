@@ -62,6 +62,28 @@ requests_turned_away = Counter(
     ["code"],
     registry=REGISTRY,
 )
+requests = Counter(
+    "mainspring_requests",
+    "HTTP requests answered, by verb (or path, where no token is asked for) and status.",
+    ["verb", "status"],
+    registry=REGISTRY,
+)
+request_seconds = Histogram(
+    "mainspring_request_seconds",
+    "From a request's first byte to its answer's last; not of long polls and streams.",
+    ["verb"],
+    registry=REGISTRY,
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+connections = Gauge(
+    "mainspring_db_connections", "Connections of this process's pool.", ["state"], registry=REGISTRY
+)
+loop_succeeded = Gauge(
+    "mainspring_loop_succeeded_seconds",
+    "Since a loop's last round that did not fail.",
+    ["loop"],
+    registry=REGISTRY,
+)
 streams = Gauge("mainspring_streams", "Event streams that are open.", registry=REGISTRY)
 streams_ended = Counter(
     "mainspring_streams_ended", "Event streams that this process ended.", ["reason"], registry=REGISTRY

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import asyncpg
 
@@ -29,6 +30,7 @@ from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, uns
 from mainspring.operators import metrics, operations
 from mainspring.operators.custom import CustomEvents
 from mainspring.operators.desk import DeskService
+from mainspring.operators.doctor import DoctorService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
 from mainspring.operators.model import KindLimits
@@ -41,6 +43,7 @@ from mainspring.spine.engine import Spine, SpineSettings
 from mainspring.spine.errors import SpineError
 from mainspring.spine.executors import Executor
 from mainspring.spine.ports import Obligation
+from mainspring.spine.service import Health
 from mainspring.spine.transaction import Transaction
 from mainspring.stores.postgres import PostgresStore
 from mainspring.triggers import effects as triggers_effects
@@ -80,6 +83,12 @@ class Engine(Spine[Scope]):
         super().register_executor(replace(executor, kind=kind))
         self.kinds[kind.name] = kind
 
+    @property
+    def health(self) -> Sequence[Health]:
+        """How every loop of this process does."""
+        loops = [*self._loops, *([] if self._renew_loop is None else [self._renew_loop])]
+        return [loop.health for loop in loops]
+
     def _committed(self, tx: Transaction[Scope]) -> None:
         # a transaction that has joined a unit is committed with it, and only then is there anything to wake others for
         self.db.when_committed(partial(super()._committed, tx))
@@ -104,6 +113,7 @@ class Services:
     log: LogService
     tails: Tails
     custom: CustomEvents
+    doctor: DoctorService
     desk: DeskService
     operations: OperationService
     explain: ExplainService
@@ -122,6 +132,17 @@ class Services:
         """Set the gauges that are asked of the database."""
         await metrics.measure(self.db)
         await agents_service.measure(self.db, self.policy)
+        telemetry.connections.labels("busy").set(self.pool.get_size() - self.pool.get_idle_size())
+        telemetry.connections.labels("idle").set(self.pool.get_idle_size())
+        for loop in self.spine.health:
+            if loop.succeeded_seconds_ago is not None:
+                telemetry.loop_succeeded.labels(loop.name).set(loop.succeeded_seconds_ago)
+
+    async def behind(self) -> dict[str, Any]:
+        """Return how far the drain is behind, over all tenants, and which migrations the schema lacks."""
+        async with self.db.system("readiness") as scope:
+            missing = [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]
+        return {"lag": await metrics.lag(self.db), "schema": {"missing": missing}}
 
 
 async def build(settings: Settings) -> Services:
@@ -172,6 +193,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         keys=keys,
         log=log,
         custom=CustomEvents(spine, log, board_verbs),
+        doctor=DoctorService(db, lambda: spine.health, runner_silence_seconds=policy.lease_seconds),
         tails=_tails(spine, db, settings),
         desk=DeskService(db, spine, run_verbs),
         operations=OperationService(db, spine),

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from mainspring.cli.output import printable, table
+from tests.cli.conftest import Cli
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -211,3 +212,23 @@ async def test_usage_is_2_and_help_is_0(cli):
 def test_what_others_wrote_is_not_obeyed_by_a_terminal():
     assert printable("\x1b[2Jgone\x07\n\tü→") == "\ufffd[2Jgone\ufffd\n\tü→"
     assert "\x1b" not in table(["a"], [[printable("\x1b[31mred")]])
+
+
+async def test_the_doctor_says_in_one_sentence_whether_anything_is_late(furnished, cli):
+    ran = await furnished.ok("doctor")
+    assert ran.out.splitlines()[-1].startswith("All ")
+    assert "✓  walls" in ran.out
+    report = (await furnished.ok("doctor", "--json")).json()
+    assert report["ok"]
+    (furnished.home / ".mainspring").mkdir(exist_ok=True)
+    (furnished.home / ".mainspring" / "token").write_text("secret")
+    (furnished.home / ".mainspring" / "token").chmod(0o644)
+    exposed = await furnished("doctor")
+    assert (exposed.code, "chmod 600" in exposed.out) == (1, True)
+    (furnished.home / ".mainspring" / "token").unlink()
+    assert (await furnished("doctor", who="member")).code == 4
+    nobody = await cli("doctor", "--json", who=None)
+    assert nobody.code == 4
+    away = Cli("http://127.0.0.1:9", cli.tokens, cli.home)
+    lost = await away("doctor", "--json")
+    assert (lost.code, lost.json()["ok"], lost.json()["findings"][0]["check"]) == (75, False, "server")

@@ -39,6 +39,7 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "effect": ("mainspring.cli.effect:app", "What is owed, and how far it is."),
     "token": ("mainspring.cli.token:app", "Tokens of people, agents and runners."),
     "explain": ("mainspring.cli.explain:explain", "The whole story of a card, event, effect, run or rule."),
+    "doctor": ("mainspring.cli.doctor:doctor", "Is anything lost or late, and what is amiss?"),
     "verify": ("mainspring.cli.verify:verify", "Check that nothing was lost or doubled."),
     "api": ("mainspring.cli.api:api", "Call the HTTP API directly."),
 }

@@ -16,6 +16,14 @@ _BY_KIND = (
 )
 
 
+async def lag(db: Database) -> dict[str, float]:
+    """Return how many events no drain has looked at, over all tenants, and how old the first of them is."""
+    async with db.system("metrics") as scope:
+        row = await scope.fetchrow(SQL["log_gauges"])
+    assert row is not None
+    return {"events": row["head"] - row["position"], "seconds": row["lag_seconds"]}
+
+
 async def measure(db: Database) -> None:
     """Set the gauges of the log, its cursors and the effects, over all tenants. Kinds that have nothing are left out."""
     async with db.system("metrics") as scope:

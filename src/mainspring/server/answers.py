@@ -275,3 +275,20 @@ class ReportOut(BaseModel):
     ok: bool
     through_seq: int
     checks: list[CheckOut]
+
+
+class FindingOut(BaseModel):
+    """One thing that was looked at, and what to do about it if it is not well."""
+
+    check: str
+    state: Literal["ok", "warning", "bad"]
+    said: str
+    way_out: str
+
+
+class DiagnosisOut(BaseModel):
+    """How this process, its database and the tenant do, the worst first. `ok`: nothing is bad."""
+
+    ok: bool
+    sentence: str
+    findings: list[FindingOut]

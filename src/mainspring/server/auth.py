@@ -114,6 +114,7 @@ VERBS: Mapping[str, Access] = {
     "operation.stop": _OPERATE,
     "explain.show": _VIEW,
     "verify.run": _OPERATE,
+    "doctor.run": _OPERATE,
     "token.list": _OPERATE,
     "token.create": _OPERATE,
     "token.revoke": _OPERATE,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,7 +28,7 @@ HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 # The runner protocol has keys of its own; a plan changes nothing; a fault is armed in a process, not in the database.
 UNKEYED: Final = frozenset(
-    {"runner.claim", "run.heartbeat", "run.append_log", "run.complete", "desk.plan", "dev.fault"}
+    {"runner.claim", "run.heartbeat", "run.append_log", "run.complete", "desk.plan", "rule.test", "dev.fault"}
 )
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _KEPT_HEADERS: Final = ("content-type", "etag", "location", "cache-control")
@@ -53,12 +54,12 @@ class Route(APIRoute):
             extra = self.openapi_extra or {}
             self.openapi_extra = {**extra, "parameters": [*extra.get("parameters", ()), _DESCRIPTION]}
 
-    @property
+    @cached_property
     def verb(self) -> str | None:
         """The verb that the route asks for."""
         return next(verbs_of(self.dependant), None)
 
-    @property
+    @cached_property
     def is_keyed(self) -> bool:
         """Whether it is a command's."""
         return (

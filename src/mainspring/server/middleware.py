@@ -6,6 +6,7 @@ encoder takes a lone surrogate: found here they are one answer that names the fi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
@@ -24,6 +25,8 @@ from mainspring.server.load import Load
 from mainspring.server.problems import Problem, pointer
 
 BODY_BYTES_MAX = 1 << 20
+CLIENT_LEFT = 499
+WAITING = frozenset({"runner.claim", "event.stream"})  # how long they take says nothing
 WATCHED = frozenset({"/livez", "/readyz", "/metrics"})  # asked exactly when there is too much to do
 DEPTH_MAX = 64  # deeper than any document of ours, and far from where parsers overflow their stack
 FAULTS_MAX = 20
@@ -61,12 +64,13 @@ class Edge:
             await self._served(scope, receive, send, request_id)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        started = False
+        status = 0
+        began = asyncio.get_running_loop().time()
 
         async def tagged(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
@@ -75,9 +79,20 @@ class Edge:
         except Exception as error:
             telemetry.requests_failed.labels(type(error).__name__).inc()
             log.exception("request failed", extra={"request_id": request_id, "path": scope["path"]})
-            if started:  # half an answer is out: only a cut connection says that it is not whole
+            if status:  # half an answer is out: only a cut connection says that it is not whole
                 raise
             await Problem.coded("internal").response(scope)(scope, receive, tagged)
+        finally:
+            _count(scope, status, asyncio.get_running_loop().time() - began)
+
+
+def _count(scope: Scope, status: int, seconds: float) -> None:
+    """Count a request under its verb, or the path of a route without one; a client who left before the answer is 499."""
+    route = scope.get("route")
+    name = getattr(route, "verb", None) or getattr(route, "path", None) or "none"
+    telemetry.requests.labels(name, str(status or CLIENT_LEFT)).inc()
+    if name not in WAITING:
+        telemetry.request_seconds.labels(name).observe(seconds)
 
 
 class Guard:

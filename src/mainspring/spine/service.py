@@ -10,6 +10,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from mainspring import telemetry
 
@@ -17,6 +19,21 @@ log = logging.getLogger("mainspring.spine")
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a loop does. `succeeded_seconds_ago` is None before its first round; `failures` are those in a row, up to now."""
+
+    name: str
+    succeeded_seconds_ago: float | None
+    failures: int
+    error: str | None
+
+
+def wall_clock() -> datetime:
+    """Return what this process takes for the time: for people and comparisons of clocks, never for a decision."""
+    return datetime.now(UTC)
 
 
 class Service:
@@ -43,6 +60,16 @@ class Service:
         self._stopped = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
+        self._error: str | None = None
+        self._succeeded_at: float | None = None
+
+    @property
+    def health(self) -> Health:
+        """How the loop does now."""
+        ago = None
+        if self._succeeded_at is not None:
+            ago = asyncio.get_running_loop().time() - self._succeeded_at
+        return Health(name=self.name, succeeded_seconds_ago=ago, failures=self._failures, error=self._error)
 
     def start(self) -> None:
         """Begin the loop; a second start is one loop still."""
@@ -79,6 +106,7 @@ class Service:
             more = await self.run_once()
         except Exception as error:  # noqa: BLE001 - the loop outlives every failure; each is counted and logged
             self._failures += 1
+            self._error = f"{type(error).__name__}: {error}"
             telemetry.loop_failures.labels(self.name, type(error).__name__).inc()
             log.warning(
                 "%s: round failed (%d in a row): %s: %s",
@@ -88,7 +116,8 @@ class Service:
                 error,
             )
             return False
-        self._failures = 0
+        self._failures, self._error = 0, None
+        self._succeeded_at = asyncio.get_running_loop().time()
         return more
 
     async def _pause(self) -> None:

@@ -17,6 +17,7 @@ from mainspring.rooms import NotFound
 from mainspring.server.problems import CODES, DOCS
 from mainspring.spine.drain import ENGINE_VERSION
 from mainspring.spine.errors import SpineError
+from mainspring.spine.service import Health
 
 router = APIRouter(tags=["system"])
 READY_SECONDS = 5.0
@@ -72,8 +73,10 @@ async def readyz(
     if verbose is not None and verbose.lower() not in ("false", "0", "no"):
         shown["checks"] = {
             **checks,
+            **(await _log_and_schema(request) if database == "ok" else {}),
             "pool": _pool(request),
             "engine_version": {"ours": ENGINE_VERSION, "schema": schema},
+            "loops": {one.name: _loop(one) for one in request.app.state.services.spine.health},
         }
     return shown if ready else JSONResponse(shown, 503, headers={"Retry-After": "1", **named})
 
@@ -93,6 +96,25 @@ async def _database(request: Request) -> tuple[str, int | None]:
     ) as error:
         return f"{type(error).__name__}: {error}", None
     return "ok", found
+
+
+async def _log_and_schema(request: Request) -> dict[str, Any]:
+    """Return how far the drain is behind, over all tenants, and what of the schema is missing."""
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            found: dict[str, Any] = await request.app.state.services.behind()
+            return found
+    except (SpineError, asyncpg.PostgresError, OSError, TimeoutError) as error:
+        return {"lag": f"{type(error).__name__}: {error}"}
+
+
+def _loop(health: Health) -> dict[str, Any]:
+    ago = health.succeeded_seconds_ago
+    return {
+        "succeeded_seconds_ago": None if ago is None else round(ago, 3),
+        "failures": health.failures,
+        "error": health.error,
+    }
 
 
 def _pool(request: Request) -> dict[str, int]:

@@ -1,0 +1,76 @@
+-- name: server_now
+select clock_timestamp() as now, current_setting('server_version_num')::integer as version, pg_is_in_recovery() as standby;
+
+-- name: tables_without_walls
+select c.relname
+from pg_class c
+where c.relnamespace = 'mainspring'::regnamespace and c.relkind in ('r', 'p')
+  and not (c.relrowsecurity and c.relforcerowsecurity)
+  and c.relname not in ('engine', 'schema_migrations')
+order by c.relname;
+
+-- name: log_state
+-- How far one tenant's log goes, how far it is drained, how old what is not drained is, and whether what comes next is missing.
+select h.head, c.position,
+       coalesce(extract(epoch from statement_timestamp() - e.occurred_at), 0)::float8 as lag_seconds,
+       c.position < h.head and e.seq is null as is_broken
+from mainspring.log_heads h
+join mainspring.cursors c on c.tenant_id = h.tenant_id and c.name = 'effects'
+left join mainspring.events e on e.tenant_id = h.tenant_id and e.seq = c.position + 1 and c.position < h.head
+where h.tenant_id = $1;
+
+-- name: owed_state
+-- Live rows by kind, through their partial indexes: how many, the oldest, and how long the longest overdue waits for a worker.
+select kind, count(*) as owed,
+       extract(epoch from statement_timestamp() - min(created_at))::float8 as oldest_seconds,
+       coalesce(extract(epoch from statement_timestamp() - min(not_before) filter (
+           where state = 'pending' and not_before <= statement_timestamp())), 0)::float8 as overdue_seconds
+from (
+    select kind, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'pending'
+    union all
+    select kind, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'claimed'
+) live
+group by kind
+order by kind;
+
+-- name: dead_state
+select (select count(*) from mainspring.effects where tenant_id = $1 and state = 'dead') as effects,
+       (select count(*) from mainspring.runs where tenant_id = $1 and state in ('failed', 'lost')) as runs;
+
+-- name: silent_runners
+-- Runners that hold runs, or were heard of within a day, and are silent for longer than a lease.
+select r.name, extract(epoch from statement_timestamp() - r.last_seen_at)::float8 as silent_seconds,
+       (select count(*) from mainspring.runs u
+        where u.tenant_id = r.tenant_id and u.runner_id = r.id and u.state in ('claimed', 'running')) as held
+from mainspring.runners r
+where r.tenant_id = $1 and r.last_seen_at < statement_timestamp() - make_interval(secs => $2)
+  and r.last_seen_at > statement_timestamp() - interval '1 day'
+order by r.last_seen_at desc
+limit 20;
+
+-- name: unserved_agents
+-- Agents with runs that could begin now, and nobody alive to run them.
+select a.handle, count(*) as queued,
+       extract(epoch from statement_timestamp() - min(u.created_at))::float8 as oldest_seconds
+from mainspring.runs u
+join mainspring.agents g on g.tenant_id = u.tenant_id and g.id = u.agent_id
+join mainspring.accounts a on a.tenant_id = u.tenant_id and a.id = u.agent_id
+where u.tenant_id = $1 and u.state = 'queued' and u.not_before <= statement_timestamp() and not g.paused
+  and not exists (
+      select from mainspring.runners r
+      where r.tenant_id = u.tenant_id and u.agent_id = any(r.agents) and not r.draining
+        and r.last_seen_at >= statement_timestamp() - make_interval(secs => $2))
+group by a.handle
+order by a.handle;
+
+-- name: paused_rules
+select name, paused_because from mainspring.rules
+where tenant_id = $1 and paused_at is not null and deleted_at is null
+order by name
+limit 20;
+
+-- name: long_transactions
+-- Of this login alone: another's are not shown to it. A transaction that stays open holds its tenant's log, or keeps dead rows.
+select count(*) as open, coalesce(extract(epoch from statement_timestamp() - min(xact_start)), 0)::float8 as oldest_seconds
+from pg_stat_activity
+where usename = current_user and pid <> pg_backend_pid() and datname = current_database() and xact_start is not null;
