@@ -67,6 +67,10 @@ class Hands:
         async with self.store.system("test") as tx:
             return await self.store.lock_lagging(tx, after=after, limit=limit, engine_version=version)
 
+    async def skip_hole(self, tenant: UUID) -> tuple[int, int] | None:
+        async with self.store.tenant(tenant) as tx:
+            return await self.store.skip_hole(tx, tenant)
+
     async def owe(self, tenant: UUID, *effects: NewEffect) -> list[Owed | AlreadyOwed]:
         async with self.store.tenant(tenant) as tx:
             answers = await self.store.owe(tx, [(tenant, effect) for effect in effects])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -38,6 +39,9 @@ class Subject(Protocol):
     async def set_engine_version(self, version: int) -> None:
         """Make the rows those of another version of the engine."""
 
+    async def lose_event(self, tenant: UUID, seq: int) -> None:
+        """Tear a hole into a log."""
+
     async def forget_due(self) -> int:
         """Lose the index of due tenants, if there is one; return how many entries were lost."""
 
@@ -62,6 +66,10 @@ class MemorySubject:
 
     async def set_engine_version(self, version: int) -> None:
         self.store.engine_version = version
+
+    async def lose_event(self, tenant: UUID, seq: int) -> None:
+        async with self.store.system("test") as tx:
+            tx.tables.events.remove((tenant, seq))
 
     async def forget_due(self) -> int:
         return 0
@@ -90,6 +98,11 @@ class PostgresSubject:
 
     async def set_engine_version(self, version: int) -> None:
         await self._admin.execute("update mainspring.engine set engine_version = $1", version)
+
+    async def lose_event(self, tenant: UUID, seq: int) -> None:
+        await self._admin.execute(
+            "delete from mainspring.events where tenant_id = $1 and seq = $2", tenant, seq
+        )
 
     async def forget_due(self) -> int:
         status = await self._admin.execute("update mainspring.due_tenants set next_due = 'infinity'")

@@ -121,3 +121,25 @@ async def test_two_drains_never_hold_one_cursor(hands: Hands):
         return found
 
     assert await asyncio.gather(first(), second()) == [[one, two], [three]]
+
+
+async def test_a_hole_is_skipped_only_where_there_is_one(hands: Hands):
+    tenant, other = await hands.tenant(), await hands.tenant()
+    await hands.append(tenant, *["order.paid"] * 6)
+    assert await hands.skip_hole(tenant) is None
+    for seq in (1, 2, 5, 6):
+        await hands.subject.lose_event(tenant, seq)
+    assert await hands.skip_hole(tenant) == (1, 2)
+    assert await hands.skip_hole(tenant) is None
+    [cursor] = await hands.lagging()
+    assert (cursor.position, cursor.head) == (2, 6)
+    async with hands.store.system("test") as tx:
+        [locked] = await hands.store.lock_lagging(tx, after=None, limit=10, engine_version=1)
+        await hands.store.advance(tx, [(locked, 4)])
+    # the log's end is missing: nothing comes behind it yet
+    assert await hands.skip_hole(tenant) == (5, 6)
+    assert await hands.lagging() == []
+    assert await hands.skip_hole(tenant) is None
+    assert await hands.skip_hole(other) is None
+    assert await hands.append(tenant, "order.sent") == (7,)
+    assert [event.seq for event in await hands.read(tenant, after=6)] == [7]

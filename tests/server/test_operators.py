@@ -350,6 +350,33 @@ async def test_a_hole_in_the_log_is_found(board, admin):
     assert "the log has no event between 1 and 3" in (await violations(board))["I-4"]
 
 
+async def test_a_hole_stops_its_tenant_until_an_operator_leads_the_drain_past_it(board, admin):
+    await moved(board)
+    card = await board.post("cards", {"board": "OPS", "title": "lost"})
+    await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+    head = (await board.get("events", last=1))["data"][0]["seq"]
+    why = {"reason": "a restore has lost it"}
+    early = await board.call("POST", "events/skip", json=why)
+    assert (early.status_code, early.json()["code"]) == (409, "no_hole")
+    await admin.execute(
+        "delete from mainspring.events where tenant_id = $1 and seq = $2", board.tenant, head - 1
+    )
+    await board.settle()
+    assert (await board.get("explain", ref=f"event:{head}"))["events"][0]["drained"] is False
+    assert "I-4" in await violations(board)
+    assert (await board.call("POST", "events/skip", "member", json=why)).status_code == 403
+    skipped = await board.post("events/skip", why)
+    assert (skipped["kind"], skipped["data"]["first"], skipped["data"]["last"]) == (
+        "log.skipped", head - 1, head - 1,
+    )  # fmt: skip
+    assert skipped["data"]["actor"]["handle"] == "operator"
+    await board.settle()
+    story = await board.get("explain", ref=f"event:{head}")
+    assert [one["standing"] for one in story["effects"]] == ["done: launched echo"]
+    assert (await board.call("POST", "events/skip", json=why)).status_code == 409
+    assert await violations(board) == {}
+
+
 async def test_work_that_claims_would_not_see_is_found(board, admin):
     card = await board.post("cards", {"board": "OPS", "title": "x"})
     await board.post(f"cards/{card['key']}/move", {"state": "doing"})

@@ -102,6 +102,17 @@ def post(
 
 
 @app.command
+def skip(*, reason: Annotated[str, Parameter(help="Why; it is kept in the log.")], json: Json = False) -> int:
+    """Let the drain go on behind a hole in the log, where it stands still: what is missing there is judged by nobody.
+
+    Refused (exit 5) when there is no hole where it stands. `verify` says where holes are; look for what tore them first.
+    """
+    skipped = Client.here().post("events/skip", {"reason": reason})
+    emit(skipped, json, lambda told: f"skipped events {told['data']['first']} to {told['data']['last']}")
+    return ExitCode.OK
+
+
+@app.command
 def show(seq: Annotated[int, Parameter(help="Its place in the log.")], *, json: Json = False) -> int:
     """Show an event, with its snapshot of what was true."""
     emit(Client.here().get(f"events/{segment(seq)}"), json)

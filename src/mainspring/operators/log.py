@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from mainspring.db import Database
-from mainspring.rooms import Actor, Conflict, NotFound, ServerSpine
+from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine
 from mainspring.spine.effects import LIVE, Attempt, EffectRow, EffectState
 from mainspring.spine.events import Event, NewEvent
 from mainspring.sql import Queries
 from mainspring.stores.postgres.rows import event_of
 
 SQL = Queries("mainspring.operators.sql")
+REASON_LENGTH_MAX: Final = 500
 
 
 class LogService:
@@ -91,6 +92,23 @@ class LogService:
             if not held["cancel_requested"]:
                 tx.append(_cancelled(row, actor))
         return row
+
+    async def skip_hole(self, actor: Actor, reason: str) -> Event:
+        """Let the drain go on behind a hole in the log, where it stands still; what is missing is judged by nobody.
+
+        Returns the `log.skipped` that says so. Raises Invalid, and Conflict when there is no hole where the drain stands.
+        """
+        if not 1 <= len(reason.strip()) <= REASON_LENGTH_MAX:
+            raise Invalid(FieldError("/reason", f"say why, in 1 to {REASON_LENGTH_MAX} characters"))
+        tenant = actor.tenant_id
+        async with self._spine.open(tenant) as tx:
+            missing = await self._spine.store.skip_hole(tx.handle, tenant)
+            if missing is None:
+                raise Conflict("there is no hole where the drain stands", code="no_hole")
+            first, last = missing
+            said = {"first": first, "last": last, "reason": reason.strip(), "actor": actor.snapshot()}
+            tx.append(NewEvent("log.skipped", data=said, actor_id=actor.account_id, cause=actor.cause))
+        return await self.event(tenant, tx.appended[0])
 
 
 def _cancelled(row: EffectRow, actor: Actor) -> NewEvent:

@@ -98,6 +98,7 @@ VERBS: Mapping[str, Access] = {
     "rule.delete": _OPERATE,
     "event.list": _VIEW,
     "event.show": _VIEW,
+    "event.skip": _OPERATE,
     "event.stream": _VIEW,
     "event.post": Access(Role.MEMBER, WITH_RUN),
     "effect.list": _VIEW,

@@ -60,6 +60,7 @@ CODES: Mapping[str, Meaning] = {
     "too_old": Meaning(410, "The log does not reach back that far", "Read things as they are now, then go on from `oldest_seq` or later."),
     "not_dead": Meaning(409, "It does not lie on the desk", "Only what is dead is replayed or discarded; read what state it is in."),
     "effect_ended": Meaning(409, "The effect has ended", "There is nothing left to cancel."),
+    "no_hole": Meaning(409, "The log has no hole where the drain stands", "There is nothing to skip; `verify` says where holes are."),
     "operation_ended": Meaning(409, "The operation has ended", "There is nothing left to stop."),
     "version_conflict": Meaning(412, "It was changed meanwhile", "`current` is what it is now: decide again, and send its version."),
     "body_too_large": Meaning(413, "The body is too large", "Bodies are at most 1 MiB."),

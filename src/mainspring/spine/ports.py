@@ -161,6 +161,12 @@ class Cursors(Protocol[H_contra]):
     async def advance(self, tx: H_contra, moves: Sequence[tuple[Cursor, int]]) -> None:
         """Move each locked cursor to its new position; raise when one has moved meanwhile."""
 
+    async def skip_hole(self, tx: H_contra, tenant: UUID) -> tuple[int, int] | None:
+        """Move a cursor that stands before a hole in its log to behind it; return the first and last seq that are missing.
+
+        None, and nothing moved, when the next event is there or there is none to come.
+        """
+
 
 class Outbox(Protocol[H_contra]):
     """The effects that are owed, and who holds them."""

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from mainspring.operators.custom import NewCustom
-from mainspring.operators.log import shown
+from mainspring.operators.log import REASON_LENGTH_MAX, shown
 from mainspring.operators.tails import Filter, Stream, Tails
 from mainspring.rooms import FieldError, Invalid, NotFound
 from mainspring.server.answers import EventOut, EventPage
@@ -51,6 +51,25 @@ async def list_events(
         "data": [shown(event) for event in page],
         "next": str(page[-1].seq) if len(events) > limit else None,
     }
+
+
+class Skip(BaseModel):
+    """Why a hole in the log is left behind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str = Field(min_length=1, max_length=REASON_LENGTH_MAX)
+
+
+@router.post("/skip", response_model=EventOut)
+async def skip_hole(
+    request: Request, caller: Annotated[Caller, require("event.skip")], body: Skip
+) -> dict[str, Any]:
+    """Let the drain go on behind a hole in the log, where it stands still. What is missing is judged by nobody.
+
+    409 when there is no hole where it stands: nothing that is there can be skipped.
+    """
+    return shown(await request.app.state.services.log.skip_hole(caller.actor, body.reason))
 
 
 class NewEvent(BaseModel):

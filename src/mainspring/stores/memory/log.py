@@ -122,6 +122,19 @@ class MemoryLog:
                     raise LogBroken(f"the cursor of tenant {cursor.tenant_id} moved while it was locked")
                 tx.tables.cursors.put(cursor.tenant_id, position)
 
+    async def skip_hole(self, tx: MemoryTransaction, tenant: UUID) -> tuple[int, int] | None:
+        """Move a cursor that stands before a hole in its log to behind it."""
+        with tx.statement():
+            position, head = tx.tables.cursors.get(tenant) or 0, tx.tables.heads.get(tenant) or 0
+            later = [
+                seq for (owner, seq), _ in tx.tables.events.items() if owner == tenant and seq > position
+            ]
+            following = min(later, default=head + 1)
+            if following <= position + 1:
+                return None
+            tx.tables.cursors.put(tenant, following - 1)
+            return position + 1, following - 1
+
 
 def _behind(tx: MemoryTransaction, tenant: UUID, after: int, limit: int) -> list[Event]:
     found = (tx.tables.events.get((tenant, seq)) for seq in count(max(after, 0) + 1))

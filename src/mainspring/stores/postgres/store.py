@@ -130,6 +130,11 @@ class PostgresStore:
         if moved != len(moves):
             raise LogBroken(f"{len(moves) - moved} cursors moved while they were locked")
 
+    async def skip_hole(self, tx: Scope, tenant: UUID) -> tuple[int, int] | None:
+        """Move a cursor that stands before a hole in its log to behind it."""
+        row = await tx.fetchrow(SQL["skip_hole"], tenant)
+        return (row["first"], row["last"]) if row is not None else None
+
     # the outbox ---------------------------------------------------------------------------------------------
 
     async def owe(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:

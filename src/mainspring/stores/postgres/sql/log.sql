@@ -74,6 +74,23 @@ set position = u.target
 from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as u (tenant_id, position, target)
 where c.tenant_id = u.tenant_id and c.name = 'effects' and c.position = u.position;
 
+-- name: skip_hole
+-- A log is written in the order of its commits: whoever sees a later event sees all that ever stood before it. So a snapshot that is
+-- older than the cursor, because a drain was waited for, finds no hole where none is.
+with held as materialized (
+    select c.position from mainspring.cursors c where c.tenant_id = $1 and c.name = 'effects' for update
+), next as (
+    select held.position,
+           coalesce((select min(e.seq) from mainspring.events e where e.tenant_id = $1 and e.seq > held.position),
+                    (select h.head + 1 from mainspring.log_heads h where h.tenant_id = $1)) as seq
+    from held
+)
+update mainspring.cursors c
+set position = next.seq - 1
+from next
+where c.tenant_id = $1 and c.name = 'effects' and c.position = next.position and next.seq > next.position + 1
+returning next.position + 1 as first, next.seq - 1 as last;
+
 -- name: due
 -- The floor tick's one question: is there anything to do anywhere?
 select exists (
