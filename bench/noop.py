@@ -23,7 +23,7 @@ from pgqueuer.types import QueueExecutionMode
 
 from mainspring.db import Database
 from mainspring.embedded.postgres import ConnectArguments
-from mainspring.spine.effects import CRASHES_ALONE
+from mainspring.spine.effects import CRASHES_ALONE, DEFER_LIMIT_SECONDS
 from mainspring.stores.postgres.store import SQL
 
 BATCH = 200  # the engine's slots, and so the most that it claims at once
@@ -117,7 +117,9 @@ class BareLoop:
 
     async def _claim(self) -> list[asyncpg.Record]:
         async with self._database.system("claim") as tx:
-            found = await tx.fetch(SQL["claim"], "bare", [KIND], [60.0], BATCH, _LOWEST, CRASHES_ALONE)
+            found = await tx.fetch(
+                SQL["claim"], "bare", [KIND], [60.0], BATCH, _LOWEST, CRASHES_ALONE, DEFER_LIMIT_SECONDS
+            )
         return [row for row in found if row["id"] is not None]
 
     async def _settle(self, claimed: Sequence[asyncpg.Record]) -> None:

@@ -116,6 +116,7 @@ class PostgresSubject:
 
 _EMPTY = """
 delete from mainspring.effects;
+delete from mainspring.breakers;
 delete from mainspring.due_tenants;
 delete from mainspring.events;
 delete from mainspring.cursors;

@@ -47,7 +47,7 @@ class Ground:
 
     async def claim_in(self, conn: Any, worker: str, *, limit: int = 10) -> list[UUID]:
         """The claim statement alone, in a transaction that stays open."""
-        found = await conn.fetch(SQL["claim"], worker, ["work"], [60.0], limit, UUID(int=0), 2)
+        found = await conn.fetch(SQL["claim"], worker, ["work"], [60.0], limit, UUID(int=0), 2, 1e6)
         return [row["id"] for row in found if row["id"] is not None]
 
     async def states(self) -> dict[str, str]:

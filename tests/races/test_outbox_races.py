@@ -281,9 +281,9 @@ async def test_an_owe_that_commits_between_claim_and_raise_is_not_hidden(ground:
     await ground.owe("a")
     one = await ground.connect()
     async with one.transaction():
-        found = await one.fetch(SQL["claim"], "w", ["work"], [60.0], 10, ground.tenant, 2)
+        found = await one.fetch(SQL["claim"], "w", ["work"], [60.0], 10, ground.tenant, 2, 1e6)
         await ground.owe("b")
-        await one.execute(SQL["raise_due"], [found[0]["due_tenant"]], [found[0]["bumps"]])
+        await one.execute(SQL["raise_due"], [found[0]["due_tenant"]], [found[0]["bumps"]], 1e6)
 
     assert not await _next_due_is_late(ground)
     assert [effect.key for effect in await ground.claim("w")] == ["b"]
@@ -298,9 +298,9 @@ async def test_an_owe_still_open_during_the_raise_is_not_hidden(ground: Ground) 
         SQL["owe"], *effect_columns([(ground.tenant, NewEffect("work", key="b"))], [new_id()]), True
     )
     async with claiming.transaction():
-        found = await claiming.fetch(SQL["claim"], "w", ["work"], [60.0], 10, ground.tenant, 2)
+        found = await claiming.fetch(SQL["claim"], "w", ["work"], [60.0], 10, ground.tenant, 2, 1e6)
         # the row is locked by the open owe: the raise leaves it early, and does not wait
-        raising = claiming.execute(SQL["raise_due"], [found[0]["due_tenant"]], [found[0]["bumps"]])
+        raising = claiming.execute(SQL["raise_due"], [found[0]["due_tenant"]], [found[0]["bumps"]], 1e6)
         assert await asyncio.wait_for(raising, 5) == "UPDATE 0"
     await owe.commit()
 

@@ -7,7 +7,7 @@ A second drain meanwhile takes other tenants, since cursors are locked and locke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 from uuid import UUID
@@ -32,6 +32,7 @@ OWED_MAX = 5_000
 EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
 
 Owed = list[tuple[UUID, NewEffect]]
+Complete = Callable[[NewEffect], NewEffect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,16 @@ class Drain(Generic[H]):
     """The step from the log to the outbox."""
 
     def __init__(
-        self, store: Store[H], obligations: Sequence[Obligation[H]], *, engine_version: int = ENGINE_VERSION
+        self,
+        store: Store[H],
+        obligations: Sequence[Obligation[H]],
+        *,
+        engine_version: int = ENGINE_VERSION,
+        complete: Complete = lambda effect: effect,
     ) -> None:
+        """`complete` fills in what is the same for all effects of a kind."""
         self._store = store
+        self._complete = complete
         self._obligations = obligations
         self._engine_version = engine_version
         self._after: UUID | None = None
@@ -140,8 +148,9 @@ class Drain(Generic[H]):
     async def _insert(self, tx: H, owed: Owed) -> int:
         if not owed:
             return 0
+        whole = [(tenant, self._complete(effect)) for tenant, effect in owed]
         return await self._store.owe_drained(
-            tx, sorted(owed, key=lambda row: (row[0], row[1].kind, row[1].key))
+            tx, sorted(whole, key=lambda row: (row[0], row[1].kind, row[1].key))
         )
 
 
@@ -202,7 +211,9 @@ def moves(cursors: Sequence[Cursor], drained: Iterable[Event]) -> list[tuple[Cur
     return [(cursor, last[cursor.tenant_id]) for cursor in cursors if cursor.tenant_id in last]
 
 
-def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transactional[H]:
+def ask_again(
+    store: Store[H], obligations: Sequence[Obligation[H]], *, complete: Complete
+) -> Transactional[H]:
     """Make the executor of kind `event`: it asks one obligation about one event again, and fails for good when that fails."""
 
     async def run(effect: Effect, tx: Transaction[H]) -> Outcome:
@@ -218,7 +229,7 @@ def ask_again(store: Store[H], obligations: Sequence[Obligation[H]]) -> Transact
             context = await obligation.load(tx.handle, [event])
             owed = owed_by(obligation, event, obligation.judge(event, context))
             if owed:
-                await store.owe_drained(tx.handle, [(event.tenant_id, effect) for effect in owed])
+                await store.owe_drained(tx.handle, [(event.tenant_id, complete(effect)) for effect in owed])
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - becomes the row's outcome

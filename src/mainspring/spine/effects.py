@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, assert_never
@@ -19,6 +19,7 @@ from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
 
 KIND_LENGTH_MAX = 64
 KEY_LENGTH_MAX = 300
+TARGET_LENGTH_MAX = 300
 CRASHES_ALONE = 2  # from this many crashes on, a row runs with nothing else in flight
 CRASHES_MAX = 5
 TEXT_LENGTH_MAX = 4_000
@@ -97,7 +98,8 @@ class NewEffect:
         key: what makes it this one; unique with tenant and kind for as long as the row is kept.
         payload: JSON values; fixed at owing.
         event_seq: the event that owes it; whoever judges an event need not say it.
-        target: the thing outside that it depends on, when that differs per effect.
+        target: the thing outside that it depends on, when it is another than its kind's. A host or a service, of which there are
+            few, and not a customer: what is owed to one that is down waits, and the rest is looked for target by target.
         delay_seconds: earliest start, from the moment of owing.
         family: only what is executed can be owed; nobody carries out the other one yet.
     """
@@ -119,7 +121,14 @@ class NewEffect:
             raise Misuse(f"an effect's kind has 1 to {KIND_LENGTH_MAX} characters")
         if not 0 < len(self.key) <= KEY_LENGTH_MAX:
             raise Misuse(f"an effect's key has 1 to {KEY_LENGTH_MAX} characters")
+        check_target(self.target)
         check_delay(self.delay_seconds)
+
+
+def check_target(target: str) -> None:
+    """Raise Misuse for a target's name that is too long to be kept in an index."""
+    if len(target) > TARGET_LENGTH_MAX:
+        raise Misuse(f"a target's name has at most {TARGET_LENGTH_MAX} characters")
 
 
 def check_executed(effect: NewEffect) -> None:
@@ -145,7 +154,15 @@ class AlreadyOwed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """An effect as its executor sees it, under one claim. `attempts` counts the earlier ones that failed."""
+    """An effect as its executor sees it, under one claim. `attempts` counts the earlier ones that failed.
+
+    Args:
+        deferred_seconds: how long it has been deferred, or has waited for its target, without a break; 0 when it does not.
+        waited_seconds: from due to claimed, by the database's clock.
+        probe: its target is taken to be down, and it is the one that tries.
+        down_seconds: its target is down for so long still, and it is not to be tried; None when it is.
+        doubted: something has failed at its target since that last worked.
+    """
 
     tenant_id: UUID
     id: UUID
@@ -160,9 +177,13 @@ class Effect:
     crashes: int
     epoch: int
     claim_id: UUID
-    deferred_seconds: float  # how long it has been deferred without a break; 0 when it is not
-    waited_seconds: float  # from due to claimed, by the database's clock
+    deferred_seconds: float
+    waited_seconds: float
     reclaimed: bool
+    deferrals: int = 0
+    probe: bool = False
+    down_seconds: float | None = None
+    doubted: bool = False
 
     @property
     def idempotency_key(self) -> str:
@@ -334,7 +355,7 @@ class EffectKind:
         transactional: the executor gets the open transaction and its writes commit with the settle.
         idempotent: running it twice is as good as once (external executors pass on `idempotency_key`).
         lease_seconds: how long a claim lasts unless renewed.
-        target: the thing outside that it depends on.
+        target: the thing outside that it depends on, unless an effect names its own.
     """
 
     name: str
@@ -349,6 +370,7 @@ class EffectKind:
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.lease_seconds <= 0:
             raise Misuse(f"kind {self.name}: max_attempts and lease_seconds are positive")
+        check_target(self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,6 +446,23 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return settle(Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
         case _:
             assert_never(outcome)
+
+
+def put_off(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float) -> Settlement | None:
+    """Decide what a failure makes of its row when the target is to blame: it waits, longer every time, and spends no attempt.
+
+    None for outcomes that are no failure, and for a failure that must not be tried again whoever is to blame.
+    """
+    delay = kind.backoff.delay_seconds(effect.deferrals, random=random)
+    match outcome:
+        case Retry(error, after_seconds=after_seconds):
+            waits = Deferred(error, after_seconds=max(delay, after_seconds or 0.0))
+        case Unknown(error) if kind.idempotent:
+            waits = Deferred(error, after_seconds=delay)
+        case _:
+            return None
+    # it was tried, unlike what else is deferred, and its attempts say so
+    return replace(resolve(effect, waits, kind, random=random), plain=False)
 
 
 def _try_again(

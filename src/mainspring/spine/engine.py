@@ -7,13 +7,13 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.drain import Drain, ask_again
-from mainspring.spine.effects import Effect, EffectKind, Outcome
+from mainspring.spine.effects import Effect, EffectKind, NewEffect, Outcome
 from mainspring.spine.errors import Misuse
 from mainspring.spine.events import Event
 from mainspring.spine.executors import Executor, External, Transactional
@@ -105,7 +105,7 @@ class Spine(Generic[H]):
         self._obligations: list[Obligation[H]] = []
         self._executors: dict[str, Executor[H]] = {}
         self._listeners: list[Callable[[UUID, tuple[str, ...]], None]] = []
-        self.drain: Drain[H] = Drain(store, self._obligations)
+        self.drain: Drain[H] = Drain(store, self._obligations, complete=self._complete)
         self.worker: Worker[H] = Worker(
             store,
             self._executors,
@@ -134,7 +134,7 @@ class Spine(Generic[H]):
             Service("janitor", self.janitor.run_once, every_seconds=self.settings.due_sweep_seconds),
         ]
         self._renew_loop: Service | None = None
-        self.register_executor(ask_again(store, self._obligations))
+        self.register_executor(ask_again(store, self._obligations, complete=self._complete))
 
     # declaring ----------------------------------------------------------------------------------------------
 
@@ -228,6 +228,11 @@ class Spine(Generic[H]):
             raise Misuse(f"kind {executor.kind.name} has an executor already")
         self._executors[executor.kind.name] = executor
 
+    def _complete(self, effect: NewEffect) -> NewEffect:
+        """Return an effect with its kind's target, if it names none. A process that knows the kind alone can say."""
+        executor = None if effect.target else self._executors.get(effect.kind)
+        return replace(effect, target=executor.kind.target) if executor and executor.kind.target else effect
+
     def register_loop(
         self, name: str, run_once: Callable[[], Awaitable[bool]], *, every_seconds: float
     ) -> Service:
@@ -251,7 +256,7 @@ class Spine(Generic[H]):
     async def open(self, tenant: UUID) -> AsyncIterator[Transaction[H]]:
         """Open a transaction of a tenant: what it changes, appends and owes commits together when the block ends."""
         async with self.store.tenant(tenant) as handle:
-            tx = Transaction(self.store, handle, tenant)
+            tx = Transaction(self.store, handle, tenant, complete=self._complete)
             yield tx
             await tx.write_events()
         self._committed(tx)
@@ -264,7 +269,7 @@ class Spine(Generic[H]):
         found by the floor tick once you commit. Events hold their tenant's log until then: commit soon.
         """
         async with self.store.adopt(connection, tenant) as handle:
-            tx = Transaction(self.store, handle, tenant)
+            tx = Transaction(self.store, handle, tenant, complete=self._complete)
             yield tx
             await tx.write_events()
         self._committed(tx)

@@ -9,6 +9,7 @@ import logging
 from typing import Generic
 
 from mainspring import telemetry
+from mainspring.spine.breaker import FORGOTTEN_SECONDS
 from mainspring.spine.ports import H, Store
 
 log = logging.getLogger("mainspring.spine")
@@ -33,4 +34,5 @@ class Janitor(Generic[H]):
             log.warning("janitor: %d tenants had due effects that no claim would have looked for", repaired)
         async with self._store.system("retention") as tx:
             trimmed = await self._store.trim(tx, done_seconds=self._done_seconds, limit=_TRIM_MAX)
+            await self._store.forget_breakers(tx, idle_seconds=FORGOTTEN_SECONDS)
         return trimmed == _TRIM_MAX

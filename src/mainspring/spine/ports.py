@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from mainspring.spine.breaker import Breaker, BreakerRow
 from mainspring.spine.effects import (
     AlreadyOwed,
     Attempt,
@@ -112,6 +113,24 @@ class Claimed:
     after: UUID | None
 
 
+Target: TypeAlias = tuple[UUID, str]  # a tenant, and what it calls the thing outside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChange:
+    """A locked breaker as it is to be kept.
+
+    Args:
+        open_seconds: how long from now nobody tries; None leaves that as it stands.
+        error: what failed last; None leaves that as it stands.
+    """
+
+    target: Target
+    breaker: Breaker
+    open_seconds: float | None = None
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """What a batch of settlements came to: ids written, and ids refused because their claim was not the last."""
@@ -168,6 +187,22 @@ class Cursors(Protocol[H_contra]):
         """
 
 
+class Breakers(Protocol[H_contra]):
+    """Which targets have failed of late. None stands for a target that works; few stand at any time."""
+
+    async def lock_breakers(self, tx: H_contra, targets: Collection[Target]) -> dict[Target, Breaker]:
+        """Lock, in order, the breakers of these targets; one that did not stand stands clean."""
+
+    async def write_breakers(self, tx: H_contra, changes: Sequence[BreakerChange]) -> None:
+        """Write locked breakers, remove the clean ones, and have their tenants looked at when the target is tried next."""
+
+    async def breakers(self, tx: H_contra, tenant: UUID) -> list[BreakerRow]:
+        """Return a tenant's breakers, by target."""
+
+    async def forget_breakers(self, tx: H_contra, *, idle_seconds: float) -> int:
+        """Remove the breakers that nothing has happened to for so long; return how many."""
+
+
 class Outbox(Protocol[H_contra]):
     """The effects that are owed, and who holds them."""
 
@@ -184,7 +219,12 @@ class Outbox(Protocol[H_contra]):
         """Insert, in (tenant, kind, key) order, those that no row stands for yet, and make them due; return how many."""
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        """Claim due effects, fairly over tenants, and those whose lease has run out."""
+        """Claim due effects, fairly over tenants, and those whose lease has run out.
+
+        Of a target whose breaker is open none, but those that have waited for it as long as anything may; of one that is
+        half-open the earliest, as its probe, which opens it for the length of its lease. What is reclaimed comes whatever its target
+        does, with `down_seconds`.
+        """
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
         """Renew (tenant, effect, claim, lease_seconds); return the ids whose claim is lost. A locked row is busy, not lost."""
@@ -235,8 +275,8 @@ class Outbox(Protocol[H_contra]):
         """Remove final effects older than `done_seconds`, at most `limit`; return how many."""
 
 
-class Store(EventLog[H], Cursors[H], Outbox[H], Protocol[H]):
-    """A store: the three ports and the transactions that they run in."""
+class Store(EventLog[H], Cursors[H], Breakers[H], Outbox[H], Protocol[H]):
+    """A store: the four ports and the transactions that they run in."""
 
     def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[H]:
         """Open a transaction that sees one tenant; it commits when the block ends without an error."""

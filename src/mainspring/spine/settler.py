@@ -19,12 +19,13 @@ from mainspring.spine.effects import Effect, Move, Settlement
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import NO_CAUSE, Event, NewEvent
 from mainspring.spine.ports import H, Store
+from mainspring.spine.targets import Finished, Targets
 from mainspring.spine.transaction import Transaction
 
 log = logging.getLogger("mainspring.spine")
 
-Finished = tuple[Effect, Settlement]
-Write = Callable[[Sequence[Finished]], Awaitable[None]]
+Settling = tuple[Effect, Settlement]
+Write = Callable[[Sequence[Settling]], Awaitable[None]]
 _RETRY_PAUSE_SECONDS = 0.5
 _BURIALS_MAX = 4  # each holds a connection while it waits for its tenant's log
 
@@ -35,6 +36,7 @@ class Settler(Generic[H]):
     Args:
         open_transaction: opens a tenant's transaction, for burials, which append `effect.dead`.
         settled: called with the effects whose settlements were written or refused.
+        reopened: called when a target that was down works again.
     """
 
     def __init__(
@@ -42,18 +44,20 @@ class Settler(Generic[H]):
         store: Store[H],
         open_transaction: Callable[[UUID], AbstractAsyncContextManager[Transaction[H]]],
         settled: Callable[[Sequence[Effect]], None],
+        reopened: Callable[[], None],
     ) -> None:
         self._store = store
         self._open = open_transaction
         self._settled = settled
+        self._targets: Targets[H] = Targets(store, reopened)
         self._waiting: list[Finished] = []
         self._flushing: asyncio.Task[None] | None = None
         self._burying: set[asyncio.Task[None]] = set()
         self._graves = asyncio.Semaphore(_BURIALS_MAX)
 
-    def submit(self, effect: Effect, settlement: Settlement) -> None:
-        """Have a settlement written soon."""
-        self._waiting.append((effect, settlement))
+    def submit(self, finished: Finished) -> None:
+        """Have what came of an effect written soon."""
+        self._waiting.append(finished)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush(), name="mainspring settle")
 
@@ -67,6 +71,25 @@ class Settler(Generic[H]):
 
     async def _write(self, batch: Sequence[Finished]) -> None:
         reach(FaultPoint.WORKER_BEFORE_SETTLE)
+        judged = await self._judged(batch)
+        self._settled([one.effect for one in judged if one.settlement is None])
+        await self._settle_all([(one.effect, one.settlement) for one in judged if one.settlement is not None])
+        reach(FaultPoint.WORKER_AFTER_SETTLE)
+
+    async def _judged(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        """Have the breakers of a batch's targets written; an outage is waited out, since it decides what the failures cost."""
+        while True:
+            try:
+                return await self._targets.judge(batch)
+            except (Transient, OutcomeUnknown) as error:
+                telemetry.loop_failures.labels("breakers", type(error).__name__).inc()
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a breaker is a help; without it the effects are settled all the same
+                telemetry.loop_failures.labels("breakers", type(error).__name__).inc()
+                log.error("settle: breakers cannot be written: %s: %s", type(error).__name__, error)
+                return batch
+
+    async def _settle_all(self, batch: Sequence[Settling]) -> None:
         # those that simply succeeded go by themselves: a store may have a shorter way for them
         plain = [finished for finished in batch if finished[1].plain]
         other = [
@@ -80,13 +103,12 @@ class Settler(Generic[H]):
             task = asyncio.create_task(self._until_buried(list(burials)), name="mainspring bury")
             self._burying.add(task)
             task.add_done_callback(self._burying.discard)
-        reach(FaultPoint.WORKER_AFTER_SETTLE)
 
-    async def _until_buried(self, batch: Sequence[Finished]) -> None:
+    async def _until_buried(self, batch: Sequence[Settling]) -> None:
         async with self._graves:
             await self._until_written(batch, self._bury)
 
-    async def _until_written(self, batch: Sequence[Finished], write: Write) -> None:
+    async def _until_written(self, batch: Sequence[Settling], write: Write) -> None:
         """An outage is waited out: until another claims, a late settle is as good as an early one."""
         while True:
             try:
@@ -101,7 +123,7 @@ class Settler(Generic[H]):
                 self._settled([effect for effect, _ in batch])
                 return
 
-    async def _one_by_one(self, batch: Sequence[Finished], write: Write, error: Exception) -> None:
+    async def _one_by_one(self, batch: Sequence[Settling], write: Write, error: Exception) -> None:
         """What cannot be written spoils no neighbour: it is let go by itself, and its lease runs out."""
         if len(batch) > 1:
             for one in batch:
@@ -127,13 +149,13 @@ class Settler(Generic[H]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _settle(self, batch: Sequence[Finished]) -> None:
+    async def _settle(self, batch: Sequence[Settling]) -> None:
         async with self._store.system("settle") as tx:
             await self._store.settle(
                 tx, sorted((settlement for _, settlement in batch), key=lambda row: row.id)
             )
 
-    async def _bury(self, batch: Sequence[Finished]) -> None:
+    async def _bury(self, batch: Sequence[Settling]) -> None:
         """Settle the dead of one tenant, and say so in its log, in one transaction."""
         async with self._open(batch[0][0].tenant_id) as tx:
             settled = await self._store.settle(
@@ -166,5 +188,5 @@ def _dead(effect: Effect, settlement: Settlement, cause: Event | None) -> NewEve
     )
 
 
-def _by_tenant(finished: Finished) -> UUID:
+def _by_tenant(finished: Settling) -> UUID:
     return finished[0].tenant_id

@@ -20,8 +20,17 @@ from mainspring.spine.ports import H, Store
 class Transaction(Generic[H]):
     """What a command holds while it changes something. `handle` is the store's own open transaction."""
 
-    def __init__(self, store: Store[H], handle: H, tenant: UUID) -> None:
+    def __init__(
+        self,
+        store: Store[H],
+        handle: H,
+        tenant: UUID,
+        *,
+        complete: Callable[[NewEffect], NewEffect] = lambda effect: effect,
+    ) -> None:
+        """`complete` fills in what is the same for all effects of a kind."""
         self._store = store
+        self._complete = complete
         self._pending: list[tuple[NewEvent, Callable[[int], Awaitable[None]] | None]] = []
         self._closed = False
         self.handle = handle
@@ -43,7 +52,7 @@ class Transaction(Generic[H]):
         if self._closed:
             raise Misuse("this transaction has written its events already")
         check_executed(effect)
-        [owed] = await self._store.owe(self.handle, [(self.tenant, effect)])
+        [owed] = await self._store.owe(self.handle, [(self.tenant, self._complete(effect))])
         if isinstance(owed, Owed):
             self._owed.append((self.tenant, owed.id))
         return owed

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.breaker import evidence_of
 from mainspring.spine.effects import (
     Deferred,
     Done,
@@ -31,12 +32,14 @@ from mainspring.spine.effects import (
     bury_crashed,
     checked,
     outcome_of,
+    put_off,
     resolve,
 )
 from mainspring.spine.errors import LeaseLost, Transient
 from mainspring.spine.executors import Executor, External, Transactional
 from mainspring.spine.ports import ClaimRequest, H, Store
 from mainspring.spine.settler import Settler
+from mainspring.spine.targets import Finished
 from mainspring.spine.transaction import Transaction
 
 log = logging.getLogger("mainspring.spine")
@@ -56,7 +59,7 @@ class InHand:
 
     effect: Effect
     trusted_until: float
-    task: asyncio.Task[Settlement | None] | None = None
+    task: asyncio.Task[Finished | None] | None = None
     executed: bool = False
 
 
@@ -71,7 +74,7 @@ class Worker(Generic[H]):
 
     Args:
         transactions_max: how many transactional executors run at once; each needs a connection.
-        freed: called when it can claim again after it could not.
+        freed: called when it can claim again what it could not before.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Worker(Generic[H]):
         self._slots = slots
         self._freed = freed
         self._transactions = asyncio.Semaphore(transactions_max)
-        self._settler: Settler[H] = Settler(store, open_transaction, self._let_go)
+        self._settler: Settler[H] = Settler(store, open_transaction, self._let_go, freed)
         self._in_hand: dict[UUID, InHand] = {}
         self._executing = 0
         self._empty = asyncio.Event()
@@ -207,45 +210,60 @@ class Worker(Generic[H]):
 
     # executing ----------------------------------------------------------------------------------------------
 
-    async def _handle(self, executor: Executor[H], held: InHand) -> Settlement | None:
-        """Return the settlement still to be written; None when it was written with the work, or is not ours to write."""
+    async def _handle(self, executor: Executor[H], held: InHand) -> Finished | None:
+        """Return what came of it, with the settlement still to be written; None when it is not ours any more."""
+        effect = held.effect
+        buried = bury_crashed(effect, executor.kind)
+        if buried is not None:
+            return Finished(effect=effect, settlement=buried)
+        if effect.down_seconds is not None:
+            down = Deferred(f"target {effect.target} is down", after_seconds=effect.down_seconds)
+            return Finished(effect=effect, settlement=self._resolve(executor, effect, down))
         try:
-            return bury_crashed(held.effect, executor.kind) or await self._execute(executor, held)
+            return await self._execute(executor, held)
         except LeaseLost:
             return None
 
-    def _ended(self, executor: Executor[H], held: InHand, task: asyncio.Task[Settlement | None]) -> None:
+    def _ended(self, executor: Executor[H], held: InHand, task: asyncio.Task[Finished | None]) -> None:
         """Whatever way a task ends, and were it before its first step: its slot is free, and its row is settled or let go."""
         self._executing -= 1
         if task.cancelled():
-            settlement = self._hand_back(executor, held) if self._closing else None
+            finished = self._hand_back(executor, held) if self._closing else None
         elif (error := task.exception()) is not None:
             telemetry.loop_failures.labels("execute", type(error).__name__).inc()
             log.error("worker: %s cannot be settled: %s: %s", held.effect.id, type(error).__name__, error)
-            settlement = self._resolve(executor, held.effect, Failed(f"{type(error).__name__}: {error}"))
+            failed = self._resolve(executor, held.effect, Failed(f"{type(error).__name__}: {error}"))
+            finished = Finished(effect=held.effect, settlement=failed)
         else:
-            settlement = task.result()
-        if settlement is None:
+            finished = task.result()
+        if finished is None or (finished.settlement is None and not held.effect.probe):
             self._let_go([held.effect])
         else:
-            self._settler.submit(held.effect, settlement)
+            self._settler.submit(finished)
             self._tell_if_free()
 
-    async def _execute(self, executor: Executor[H], held: InHand) -> Settlement | None:
-        """Run the executor; return the settlement still to be written, or None when it was written with the work."""
+    async def _execute(self, executor: Executor[H], held: InHand) -> Finished:
+        """Run the executor; return what came of it. Of a target only external executors can tell: the others never were there."""
+        effect, kind = held.effect, executor.kind
         match executor:
             case External():
                 held.executed = True
-                outcome = await self._run_external(executor, held.effect)
+                outcome = await self._run_external(executor, effect)
+                reach(FaultPoint.WORKER_AFTER_EXECUTE)
+                return Finished(
+                    effect=effect,
+                    settlement=self._resolve(executor, effect, outcome),
+                    evidence=evidence_of(outcome),
+                    put_off=put_off(effect, outcome, kind, random=random.random()),  # noqa: S311 - spreads a backoff
+                )
             case Transactional():
-                undone = await self._run_transactional(executor, held.effect)
+                undone = await self._run_transactional(executor, effect)
                 if undone is None:
-                    return None
-                outcome = undone
+                    return Finished(effect=effect, settlement=None)
+                reach(FaultPoint.WORKER_AFTER_EXECUTE)
+                return Finished(effect=effect, settlement=self._resolve(executor, effect, undone))
             case _:
                 assert_never(executor)
-        reach(FaultPoint.WORKER_AFTER_EXECUTE)
-        return self._resolve(executor, held.effect, outcome)
 
     def _resolve(self, executor: Executor[H], effect: Effect, outcome: Outcome) -> Settlement:
         _attempts(effect.kind, type(outcome).__name__.lower()).inc()
@@ -292,13 +310,13 @@ class Worker(Generic[H]):
                 raise LeaseLost(f"{effect.kind} {effect.key} is another's now; what was done here is undone")
         reach(FaultPoint.WORKER_AFTER_SETTLE)
 
-    def _hand_back(self, executor: Executor[H], held: InHand) -> Settlement:
+    def _hand_back(self, executor: Executor[H], held: InHand) -> Finished:
         """Shutting down: what cannot have happened waits for another worker, what may have is said to be unknown."""
         acted = held.executed and not executor.kind.idempotent
         outcome: Outcome = (
             Unknown("cut short by a shutdown") if acted else Deferred("shutting down", after_seconds=0.0)
         )
-        return self._resolve(executor, held.effect, outcome)
+        return Finished(effect=held.effect, settlement=self._resolve(executor, held.effect, outcome))
 
     def _let_go(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -1,4 +1,4 @@
-"""The outbox in memory: the verbs of Outbox on an open transaction, and the claims that `store.py` wraps in one."""
+"""The outbox in memory: the verbs of Outbox on an open transaction."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.spine.effects import (
-    CRASHES_ALONE,
     FINAL,
     AlreadyOwed,
     Attempt,
-    Effect,
     EffectRow,
     EffectState,
     Move,
@@ -25,23 +23,20 @@ from mainspring.spine.effects import (
     step,
 )
 from mainspring.spine.errors import Misuse
-from mainspring.spine.ports import Claimed, ClaimRequest, Settled
+from mainspring.spine.ports import Settled
 from mainspring.stores.memory import values
-from mainspring.stores.memory.log import rotated
 from mainspring.stores.memory.tables import EffectRecord, MemoryTransaction, Tables
 
 
-def _row(tables: Tables, tenant: UUID, effect: UUID) -> EffectRecord | None:
+def row_of(tables: Tables, tenant: UUID, effect: UUID) -> EffectRecord | None:
     return tables.effects.get((tenant, effect))
 
 
-def _write(tables: Tables, record: EffectRecord) -> None:
+def write(tables: Tables, record: EffectRecord) -> None:
     tables.effects.put((record.tenant_id, record.id), record)
 
 
-def _note(
-    tables: Tables, record: EffectRecord, now: datetime, outcome: str, error: str | None = None
-) -> None:
+def note(tables: Tables, record: EffectRecord, now: datetime, outcome: str, error: str | None = None) -> None:
     """Record how the claim that `record` stands under ended."""
     assert record.claim_id is not None
     assert record.worker is not None
@@ -103,7 +98,7 @@ class MemoryOutbox:
     async def cancel(self, tx: MemoryTransaction, tenant: UUID, effect: UUID) -> EffectState | None:
         """Drop a pending effect, or ask a claimed one's settle to."""
         with tx.statement() as now:
-            match _row(tx.tables, tenant, effect):
+            match row_of(tx.tables, tenant, effect):
                 case None:
                     return None
                 case EffectRecord(state=EffectState.PENDING) as row:
@@ -111,10 +106,10 @@ class MemoryOutbox:
                     dropped = replace(
                         row, state=state, cancel_requested=True, outcome="dropped(cancelled)", settled_at=now
                     )
-                    _write(tx.tables, dropped)
+                    write(tx.tables, dropped)
                     return state
                 case EffectRecord(state=EffectState.CLAIMED) as row:
-                    _write(tx.tables, replace(row, cancel_requested=True))
+                    write(tx.tables, replace(row, cancel_requested=True))
                     return step(row.state, Move.CANCEL)
                 case row:
                     return row.state
@@ -138,7 +133,7 @@ class MemoryOutbox:
                     error=None,
                     settled_at=None,
                 )
-                _write(tx.tables, replayed)
+                write(tx.tables, replayed)
             return [row.id for row in dead]
 
     async def discard(
@@ -150,13 +145,13 @@ class MemoryOutbox:
             dead = _dead(tx.tables, tenant, effects)
             for row in dead:
                 state = step(row.state, Move.DISCARD)
-                _write(tx.tables, replace(row, state=state, outcome=f"discarded({reason})", settled_at=now))
+                write(tx.tables, replace(row, state=state, outcome=f"discarded({reason})", settled_at=now))
             return [row.id for row in dead]
 
     async def effect(self, tx: MemoryTransaction, tenant: UUID, effect: UUID) -> EffectRow | None:
         """Return one effect's row."""
         with tx.statement():
-            row = _row(tx.tables, tenant, effect)
+            row = row_of(tx.tables, tenant, effect)
             return row.shown if row else None
 
     async def effects_by_id(
@@ -164,7 +159,7 @@ class MemoryOutbox:
     ) -> list[EffectRow]:
         """Return the rows of those of these effects that exist, by id."""
         with tx.statement():
-            found = (_row(tx.tables, tenant, effect) for effect in sorted(set(effects)))
+            found = (row_of(tx.tables, tenant, effect) for effect in sorted(set(effects)))
             return [row.shown for row in found if row is not None]
 
     async def effects(
@@ -224,7 +219,7 @@ def _owe(tables: Tables, tenant: UUID, effect: NewEffect, now: datetime) -> Owed
     payload, due = values.json(effect.payload), values.later(now, effect.delay_seconds)
     standing = tables.keys.get((tenant, effect.kind, effect.key))
     if standing is not None:
-        row = _row(tables, tenant, standing)
+        row = row_of(tables, tenant, standing)
         assert row is not None
         return row
     record = EffectRecord(
@@ -257,7 +252,7 @@ def _owe(tables: Tables, tenant: UUID, effect: NewEffect, now: datetime) -> Owed
         created_at=now,
         settled_at=None,
     )
-    _write(tables, record)
+    write(tables, record)
     tables.keys.put((tenant, effect.kind, effect.key), record.id)
     return Owed(record.id)
 
@@ -280,7 +275,7 @@ def _settle(tables: Tables, settlement: Settlement, now: datetime) -> UUID | Non
     """Write one settlement; None when its claim is not the row's last."""
     values.check_settlement(settlement)
     state, due = settlement.state, _due_again(settlement, now)
-    row = _row(tables, settlement.tenant_id, settlement.id)
+    row = row_of(tables, settlement.tenant_id, settlement.id)
     if row is None or row.state != EffectState.CLAIMED or row.claim_id != settlement.claim_id:
         return None
     cancelled = state == EffectState.PENDING and row.cancel_requested
@@ -288,7 +283,7 @@ def _settle(tables: Tables, settlement: Settlement, now: datetime) -> UUID | Non
         state = step(row.state, Move.DROP)
     waits = state == EffectState.PENDING
     if not settlement.plain:
-        _note(tables, row, now, settlement.outcome, settlement.error)
+        note(tables, row, now, settlement.outcome, settlement.error)
     settled = replace(
         row,
         state=state,
@@ -302,120 +297,11 @@ def _settle(tables: Tables, settlement: Settlement, now: datetime) -> UUID | Non
         deferred_since=(row.deferred_since or now) if settlement.deferred else None,
         settled_at=None if waits else now,
     )
-    _write(tables, settled)
+    write(tables, settled)
     return row.id
 
 
 def _dead(tables: Tables, tenant: UUID, effects: Sequence[UUID]) -> list[EffectRecord]:
     """Return the dead rows among these, in the order in which rows are locked."""
-    found = (_row(tables, tenant, effect) for effect in sorted(set(effects)))
+    found = (row_of(tables, tenant, effect) for effect in sorted(set(effects)))
     return [row for row in found if row is not None and row.state == EffectState.DEAD]
-
-
-# Claims, in a transaction of their own ------------------------------------------------------------------------
-
-
-def is_due(row: EffectRecord, now: datetime) -> bool:
-    """Tell whether a row of the executed family waits for a claim now; one without not_before is held."""
-    waits = row.state == EffectState.PENDING and row.family == "executed"
-    return waits and row.not_before is not None and row.not_before <= now
-
-
-def is_expired(row: EffectRecord, now: datetime) -> bool:
-    """Tell whether a claimed row's lease has run out."""
-    return row.state == EffectState.CLAIMED and row.lease_until is not None and row.lease_until < now
-
-
-def claim(tx: MemoryTransaction, request: ClaimRequest) -> Claimed:
-    """Claim what `request` asks for: one row that ended its workers, or ordinary rows, tenant by tenant."""
-    after = request.after
-    with tx.statement() as now:
-        asked = [
-            row
-            for row in tx.tables.effects.values()
-            if row.kind in request.lease_seconds and row.family == "executed"
-        ]
-        ready = [row for row in asked if is_due(row, now)]
-        expired = sorted((row for row in asked if is_expired(row, now)), key=_by_lease)
-        if request.alone:
-            ready = sorted((row for row in ready if row.crashes >= CRASHES_ALONE), key=_by_due)
-            expired = [row for row in expired if row.crashes + 1 >= CRASHES_ALONE]
-            picked = [*ready, *expired][:1]
-        else:
-            expired = [row for row in expired if row.crashes + 1 < CRASHES_ALONE]
-            ready = _fairly([row for row in ready if row.crashes < CRASHES_ALONE], request)
-            picked = [*expired, *ready][: request.limit]
-            served = picked[len(expired) :]
-            after = served[-1].tenant_id if served else after
-        picked.sort(key=_by_due)
-        claimed = [_claim(tx.tables, row, request, now) for row in picked]
-    telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
-    return Claimed(effects=claimed, after=after)
-
-
-def _fairly(ready: Sequence[EffectRecord], request: ClaimRequest) -> list[EffectRecord]:
-    """Return an even share of each tenant's earliest rows, beginning behind the tenant that was served last."""
-    by_tenant: dict[UUID, list[EffectRecord]] = {}
-    for row in sorted(ready, key=_by_due):
-        by_tenant.setdefault(row.tenant_id, []).append(row)
-    tenants = rotated(list(by_tenant), request.after)[: request.limit]
-    share = -(-request.limit // max(len(tenants), 1))
-    return [row for tenant in tenants for row in by_tenant[tenant][:share]][: request.limit]
-
-
-def _by_due(row: EffectRecord) -> tuple[datetime, UUID]:
-    assert row.not_before is not None
-    return row.not_before, row.id
-
-
-def _by_lease(row: EffectRecord) -> tuple[datetime, UUID]:
-    assert row.lease_until is not None
-    return row.lease_until, row.id
-
-
-def _claim(tables: Tables, row: EffectRecord, request: ClaimRequest, now: datetime) -> Effect:
-    reclaimed = row.state == EffectState.CLAIMED
-    if reclaimed:
-        _note(tables, row, now, "lease_lost")
-    claim_id = tables.new_id()
-    claimed = replace(
-        row,
-        state=step(row.state, Move.RECLAIM if reclaimed else Move.CLAIM),
-        claim_id=claim_id,
-        worker=values.text(request.worker),
-        claimed_at=now,
-        lease_until=values.later(now, request.lease_seconds[row.kind]),
-        crashes=row.crashes + reclaimed,
-    )
-    _write(tables, claimed)
-    return Effect(
-        tenant_id=row.tenant_id,
-        id=row.id,
-        kind=row.kind,
-        key=row.key,
-        payload=row.payload,
-        event_seq=row.event_seq,
-        rule_id=row.rule_id,
-        rule_version=row.rule_version,
-        target=row.target,
-        attempts=row.attempts,
-        crashes=claimed.crashes,
-        epoch=row.epoch,
-        claim_id=claim_id,
-        deferred_seconds=(now - (row.deferred_since or now)) / timedelta(seconds=1),
-        waited_seconds=max((now - (row.not_before or now)) / timedelta(seconds=1), 0.0),
-        reclaimed=reclaimed,
-    )
-
-
-def renew(tx: MemoryTransaction, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
-    """Renew claims; return the ids whose claim is lost."""
-    lost: set[UUID] = set()
-    with tx.statement() as now:
-        for tenant, effect, claim_id, lease_seconds in claims:
-            row = _row(tx.tables, tenant, effect)
-            if row is None or row.state != EffectState.CLAIMED or row.claim_id != claim_id:
-                lost.add(effect)
-            else:
-                _write(tx.tables, replace(row, lease_until=values.later(now, lease_seconds)))
-    return frozenset(lost)

@@ -17,7 +17,8 @@ from mainspring.ids import new_id
 from mainspring.spine.effects import CRASHES_ALONE
 from mainspring.spine.errors import Misuse
 from mainspring.spine.ports import Claimed, ClaimRequest, Due
-from mainspring.stores.memory import outbox
+from mainspring.stores.memory import claiming
+from mainspring.stores.memory.breakers import MemoryBreakers, is_down
 from mainspring.stores.memory.log import MemoryLog
 from mainspring.stores.memory.outbox import MemoryOutbox
 from mainspring.stores.memory.tables import Clock, MemoryTransaction, Tables
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _open_scope: ContextVar[str | None] = ContextVar("mainspring_open_memory_scope", default=None)
 
 
-class MemoryStore(MemoryLog, MemoryOutbox):
+class MemoryStore(MemoryLog, MemoryBreakers, MemoryOutbox):
     """A store for tests and simulation.
 
     Args:
@@ -91,20 +92,22 @@ class MemoryStore(MemoryLog, MemoryOutbox):
     async def claim(self, request: ClaimRequest) -> Claimed:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         async with self._open("claim", None) as tx:
-            return outbox.claim(tx, request)
+            return claiming.claim(tx, request)
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:
         """Renew claims; return the ids whose claim is lost."""
         async with self._open("renew", None) as tx:
-            return outbox.renew(tx, claims)
+            return claiming.renew(tx, claims)
 
     async def due(self, lease_kinds: Sequence[str]) -> Due:
         """Answer what is due anywhere."""
         async with self._open("tick", None) as tx:
             with tx.statement() as now:
                 rows, heads = tx.tables.effects.values(), tx.tables.heads.items()
-                ready = [row for row in rows if outbox.is_due(row, now)]
-                expired = [row for row in rows if outbox.is_expired(row, now) and row.kind in lease_kinds]
+                ready = [
+                    row for row in rows if claiming.is_due(row, now) and not is_down(tx.tables, row, now)
+                ]
+                expired = [row for row in rows if claiming.is_expired(row, now) and row.kind in lease_kinds]
                 return Due(
                     lagging=any(head > (tx.tables.cursors.get(tenant) or 0) for tenant, head in heads),
                     effects=bool(ready or expired),

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from mainspring.ids import new_id
+from mainspring.spine.breaker import BreakerRow
 from mainspring.spine.effects import Attempt, EffectRow
 from mainspring.spine.errors import BadData, Misuse
 from mainspring.spine.events import Event
@@ -37,6 +38,18 @@ class EffectRecord(EffectRow):
     def shown(self) -> EffectRow:
         """The row as the port shows it."""
         return EffectRow(**{name: getattr(self, name) for name in EffectRow.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerRecord(BreakerRow):
+    """A breaker's row with the column that only the store itself reads."""
+
+    changed_at: datetime
+
+    @property
+    def shown(self) -> BreakerRow:
+        """The row as the port shows it."""
+        return BreakerRow(**{name: getattr(self, name) for name in BreakerRow.__dataclass_fields__})
 
 
 class Journal:
@@ -130,6 +143,7 @@ class Tables:
     effects: Table[tuple[UUID, UUID], EffectRecord] = field(init=False)
     keys: Table[tuple[UUID, str, str], UUID] = field(init=False)
     attempts: Table[tuple[UUID, UUID], tuple[Attempt, ...]] = field(init=False)
+    breakers: Table[tuple[UUID, str], BreakerRecord] = field(init=False)
 
     def __post_init__(self) -> None:
         self.tenants = Table(self.journal)
@@ -139,6 +153,7 @@ class Tables:
         self.effects = Table(self.journal)
         self.keys = Table(self.journal)
         self.attempts = Table(self.journal)
+        self.breakers = Table(self.journal)
 
 
 class MemoryTransaction:

@@ -10,6 +10,7 @@ from mainspring.db import Connection
 DEADLINES: Mapping[str, tuple[str, ...]] = {
     "effects": ("not_before", "lease_until", "deferred_since", "settled_at"),
     "due_tenants": ("next_due",),
+    "breakers": ("open_until", "down_since", "changed_at"),
     "events": ("occurred_at",),  # a sweep does not trust its memory of old ones
 }
 # only told to people: shifting them would change no decision

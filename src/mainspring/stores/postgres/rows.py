@@ -111,6 +111,10 @@ def effect_of(row: Row) -> Effect:
         deferred_seconds=row["deferred_seconds"],
         waited_seconds=row["waited_seconds"],
         reclaimed=row["reclaimed"],
+        deferrals=row["deferrals"],
+        probe=row["probe"],
+        down_seconds=row["down_seconds"],
+        doubted=row["doubted"],
     )
 
 

@@ -13,6 +13,7 @@ from mainspring.db import Connection, Database, Pool, Scope
 from mainspring.ids import new_id
 from mainspring.spine.effects import (
     CRASHES_ALONE,
+    DEFER_LIMIT_SECONDS,
     FINAL,
     AlreadyOwed,
     Attempt,
@@ -27,6 +28,7 @@ from mainspring.spine.events import Event, NewEvent
 from mainspring.spine.ports import Claimed, ClaimRequest, Cursor, Due, Settled
 from mainspring.sql import Queries
 from mainspring.stores.postgres import rows
+from mainspring.stores.postgres.breakers import PostgresBreakers
 
 SQL = Queries("mainspring.stores.postgres.sql")
 
@@ -34,7 +36,7 @@ _LOWEST = UUID(int=0)
 _NOW, _LATER = True, False  # when what is owed becomes due: at once, or by make_due
 
 
-class PostgresStore:
+class PostgresStore(PostgresBreakers):
     """The store that the server runs on, and the library's beside your own tables.
 
     Args:
@@ -195,10 +197,19 @@ class PostgresStore:
         after = request.after or _LOWEST
         async with self.db.system("claim") as tx:
             if request.alone:
-                found = await tx.fetch(SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE)
+                found = await tx.fetch(
+                    SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE, DEFER_LIMIT_SECONDS
+                )
             else:
                 found = await tx.fetch(
-                    SQL["claim"], request.worker, kinds, leases, request.limit, after, CRASHES_ALONE
+                    SQL["claim"],
+                    request.worker,
+                    kinds,
+                    leases,
+                    request.limit,
+                    after,
+                    CRASHES_ALONE,
+                    DEFER_LIMIT_SECONDS,
                 )
                 after = await self._raise_due(tx, found, request)
         claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
@@ -217,7 +228,9 @@ class PostgresStore:
             asked = asked[: max((n for n, tenant in enumerate(asked) if given[tenant]), default=-1) + 1]
         spent = [tenant for tenant in asked if given[tenant] < found[0]["share"]]
         if spent:
-            await tx.execute(SQL["raise_due"], spent, [bumps[tenant] for tenant in spent])
+            await tx.execute(
+                SQL["raise_due"], spent, [bumps[tenant] for tenant in spent], DEFER_LIMIT_SECONDS
+            )
         return asked[-1] if asked else after
 
     async def renew(self, claims: Sequence[tuple[UUID, UUID, UUID, float]]) -> frozenset[UUID]:

@@ -105,9 +105,11 @@ select exists (
            where state = 'claimed' and lease_until < statement_timestamp() and kind = any($1::text[])
        ) as effects,
        exists (
-           select from mainspring.effects
-           where state = 'pending' and family = 'executed' and crashes >= 2
-             and not_before <= statement_timestamp() and kind = any($1::text[])
+           select from mainspring.effects e
+           where e.state = 'pending' and e.family = 'executed' and e.crashes >= 2
+             and e.not_before <= statement_timestamp() and e.kind = any($1::text[])
+             and not exists (select from mainspring.breakers b
+                             where b.tenant_id = e.tenant_id and b.target = e.target and b.open_until > statement_timestamp())
        ) or exists (
            select from mainspring.effects
            where state = 'claimed' and lease_until < statement_timestamp() and crashes >= 1 and kind = any($1::text[])

@@ -49,18 +49,32 @@ join mainspring.effects e on e.tenant_id = g.tenant_id and e.kind = g.kind and e
 -- do not delay the one row of another. Many more tenants are looked at than rows are wanted: those that have only other
 -- kinds, or rows that must run alone, would hide the rest from a worker with one free slot. Rows whose lease ran out are
 -- found by their own index and come first: a backlog never keeps them, and they are few, since a second crash runs alone.
--- Every predicate is repeated in the update: what was true when the row was picked must still be true when it is taken.
+-- A tenant with a target that is down (few at any time) is looked at target by target, so that what waits there is not walked
+-- over: of one that is down nothing but what has waited for $7 seconds, of one whose time is up the earliest row, the probe.
+-- Whoever takes a probe holds the breaker, and shuts it again for the length of the lease. What has waited behind a breaker has
+-- been deferred since then, though nobody has touched it.
+-- Every predicate is repeated in the update: what was true when the row was picked must still be true when it is taken. As a
+-- case, since as an or it can be had from the indexes of live rows, and the planner would read all of them for a few.
 -- The rows' claim ids share one random start: a random number a row asks the system each time, and costs half an update.
-with due as materialized (
-    select tenant_id, bumps
-    from mainspring.due_tenants
-    where family = 'executed' and next_due <= statement_timestamp()
-    order by (tenant_id <= $5), tenant_id
-    limit greatest($4, 200)
+with shut as materialized (
+    select tenant_id, target, down_since, open_until > statement_timestamp() as is_down,
+           open_until > statement_timestamp()
+               and down_since <= statement_timestamp() - $7::double precision * interval '1 second' as for_good
+    from mainspring.breakers
+    where open_until is not null
+), due as materialized (
+    select d.tenant_id, d.bumps, row_number() over () as place, d.tenant_id in (select tenant_id from shut) as is_shut
+    from (
+        select tenant_id, bumps
+        from mainspring.due_tenants
+        where family = 'executed' and next_due <= statement_timestamp()
+        order by (tenant_id <= $5), tenant_id
+        limit greatest($4, 200)
+    ) d
 ), share as materialized (
     select ceil($4::numeric / greatest(count(*), 1))::integer as size from due
 ), ready as materialized (
-    select e.tenant_id, e.id
+    select e.tenant_id, e.id, due.place
     from due cross join share
     cross join lateral (
         select r.tenant_id, r.id
@@ -71,7 +85,55 @@ with due as materialized (
         limit share.size
         for update skip locked
     ) e
+    where not due.is_shut
     limit $4
+), probing as materialized (
+    select tenant_id, target
+    from mainspring.breakers
+    where open_until <= statement_timestamp() and tenant_id in (select tenant_id from due where is_shut)
+    for update skip locked
+), lanes as materialized (
+    select due.tenant_id, due.place, share.size as share, t.target, probing.target is not null as probe, shut.down_since,
+           case when shut.target is null then share.size
+                when probing.target is not null then 1
+                when shut.for_good then share.size
+                else 0 end as size,
+           case when shut.is_down then statement_timestamp() - $7::double precision * interval '1 second'
+                else statement_timestamp() end as before
+    from due cross join share
+    cross join lateral (
+        with recursive lane as (
+            (select e.target from mainspring.effects e
+             where e.tenant_id = due.tenant_id and e.state = 'pending' and e.family = 'executed'
+             order by e.target limit 1)
+            union all
+            select (select e.target from mainspring.effects e
+                    where e.tenant_id = due.tenant_id and e.state = 'pending' and e.family = 'executed' and e.target > lane.target
+                    order by e.target limit 1)
+            from lane where lane.target is not null
+        )
+        select lane.target from lane where lane.target is not null
+    ) t
+    left join shut on shut.tenant_id = due.tenant_id and shut.target = t.target
+    left join probing on probing.tenant_id = due.tenant_id and probing.target = t.target
+    where due.is_shut
+), beside as materialized (
+    select e.tenant_id, e.id, e.place, e.probe, e.down_since
+    from (
+        select lanes.tenant_id, r.id, lanes.place, lanes.probe, lanes.down_since, lanes.share,
+               row_number() over (partition by lanes.tenant_id order by r.not_before, r.id) as n
+        from lanes
+        cross join lateral (
+            select r.id, r.not_before
+            from mainspring.effects r
+            where r.tenant_id = lanes.tenant_id and r.target = lanes.target and r.state = 'pending' and r.family = 'executed'
+              and r.not_before <= lanes.before and r.kind = any($2::text[]) and r.crashes < $6
+            order by r.not_before, r.id
+            limit lanes.size
+            for update skip locked
+        ) r
+    ) e
+    where e.n <= e.share
 ), expired as materialized (
     select tenant_id, id, claim_id, worker, claimed_at
     from mainspring.effects
@@ -81,9 +143,16 @@ with due as materialized (
     limit $4
     for update skip locked
 ), picked as (
-    select tenant_id, id, claim_id as old_claim, worker as old_worker, claimed_at as old_start, true as reclaimed from expired
+    select tenant_id, id, claim_id as old_claim, worker as old_worker, claimed_at as old_start, true as reclaimed, false as probe,
+           null::timestamptz as down_since
+    from expired
     union all
-    select tenant_id, id, null, null, null, false from ready
+    (select tenant_id, id, null, null, null, false, probe, down_since
+     from (select tenant_id, id, place, false as probe, null::timestamptz as down_since from ready
+           union all
+           select tenant_id, id, place, probe, down_since from beside) r
+     order by place
+     limit $4)
     limit $4
 ), fresh as materialized (
     select left(gen_random_uuid()::text, 24) as start
@@ -94,14 +163,16 @@ with due as materialized (
     update mainspring.effects e
     set state = 'claimed', claim_id = p.claim_id, worker = $1, claimed_at = clock_timestamp(),
         lease_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], e.kind)] * interval '1 second',
-        crashes = e.crashes + p.reclaimed::integer
+        crashes = e.crashes + p.reclaimed::integer,
+        deferred_since = case when p.down_since is null then e.deferred_since
+                              else coalesce(e.deferred_since, greatest(e.not_before, p.down_since)) end
     from named p
     where e.tenant_id = p.tenant_id and e.id = p.id
-      and ((not p.reclaimed and e.state = 'pending' and e.not_before <= statement_timestamp())
-           or (p.reclaimed and e.state = 'claimed' and e.lease_until < statement_timestamp()))
+      and case when p.reclaimed then e.state = 'claimed' and e.lease_until < statement_timestamp()
+               else e.state = 'pending' and e.not_before <= statement_timestamp() end
     returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
-              e.attempts, e.crashes, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.old_claim,
-              p.old_worker, p.old_start
+              e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.probe,
+              p.old_claim, p.old_worker, p.old_start
 ), noted as (
     insert into mainspring.effect_attempts (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome)
     select c.tenant_id, c.id, c.old_claim,
@@ -110,26 +181,40 @@ with due as materialized (
     from claimed c
     where c.reclaimed
     on conflict do nothing
+), probed as (
+    update mainspring.breakers b
+    set open_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], c.kind)] * interval '1 second',
+        changed_at = clock_timestamp()
+    from claimed c
+    where c.probe and b.tenant_id = c.tenant_id and b.target = c.target
 )
 select due.tenant_id as due_tenant, due.bumps, share.size as share, c.tenant_id, c.id, c.kind, c.key, c.payload, c.event_seq,
-       c.rule_id, c.rule_version, c.target, c.attempts, c.crashes, c.epoch, c.claim_id, c.reclaimed,
+       c.rule_id, c.rule_version, c.target, c.attempts, c.crashes, c.deferrals, c.epoch, c.claim_id, c.reclaimed, c.probe,
+       b.target is not null as doubted,
+       case when b.open_until is not null and not c.probe
+            then greatest(extract(epoch from b.open_until - statement_timestamp()), 0) end::double precision as down_seconds,
        coalesce(extract(epoch from statement_timestamp() - c.deferred_since), 0)::double precision as deferred_seconds,
        greatest(extract(epoch from clock_timestamp() - c.not_before), 0)::double precision as waited_seconds
 from share
 left join (due full join claimed c on c.tenant_id = due.tenant_id) on true
+left join mainspring.breakers b on b.tenant_id = c.tenant_id and b.target = c.target
 order by c.not_before, c.id;
 
 -- name: claim_alone
 -- One row that has ended its workers at least twice, counting the present end: it runs with nothing else in flight.
 with picked as materialized (
-    (select tenant_id, id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start,
+    (select r.tenant_id, r.id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start,
             false as reclaimed
-     from mainspring.effects
-     where state = 'pending' and family = 'executed' and not_before <= statement_timestamp()
-       and kind = any($2::text[]) and crashes >= $4
-     order by not_before
+     from mainspring.effects r
+     where r.state = 'pending' and r.family = 'executed' and r.not_before <= statement_timestamp()
+       and r.kind = any($2::text[]) and r.crashes >= $4
+       and not exists (select from mainspring.breakers b
+                       where b.tenant_id = r.tenant_id and b.target = r.target and b.open_until > statement_timestamp()
+                         and not (b.down_since <= statement_timestamp() - $5::double precision * interval '1 second'
+                                  and r.not_before <= statement_timestamp() - $5::double precision * interval '1 second'))
+     order by r.not_before
      limit 1
-     for update skip locked)
+     for update of r skip locked)
 ), expired as materialized (
     (select tenant_id, id, claim_id, worker, claimed_at, true
      from mainspring.effects
@@ -144,13 +229,16 @@ with picked as materialized (
     update mainspring.effects e
     set state = 'claimed', claim_id = gen_random_uuid(), worker = $1, claimed_at = clock_timestamp(),
         lease_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], e.kind)] * interval '1 second',
-        crashes = e.crashes + p.reclaimed::integer
+        crashes = e.crashes + p.reclaimed::integer,
+        deferred_since = coalesce(e.deferred_since,
+                                  (select greatest(e.not_before, b.down_since) from mainspring.breakers b
+                                   where b.tenant_id = e.tenant_id and b.target = e.target and b.open_until is not null))
     from one p
     where e.tenant_id = p.tenant_id and e.id = p.id
-      and ((not p.reclaimed and e.state = 'pending' and e.not_before <= statement_timestamp())
-           or (p.reclaimed and e.state = 'claimed' and e.lease_until < statement_timestamp()))
+      and case when p.reclaimed then e.state = 'claimed' and e.lease_until < statement_timestamp()
+               else e.state = 'pending' and e.not_before <= statement_timestamp() end
     returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
-              e.attempts, e.crashes, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.old_claim,
+              e.attempts, e.crashes, e.deferrals, e.epoch, e.claim_id, e.not_before, e.deferred_since, p.reclaimed, p.old_claim,
               p.old_worker, p.old_start
 ), noted as (
     insert into mainspring.effect_attempts (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome)
@@ -160,16 +248,28 @@ with picked as materialized (
     from claimed c
     where c.reclaimed
     on conflict do nothing
+), probed as (
+    update mainspring.breakers b
+    set open_until = clock_timestamp() + ($3::double precision[])[array_position($2::text[], c.kind)] * interval '1 second',
+        changed_at = clock_timestamp()
+    from claimed c
+    where not c.reclaimed and b.tenant_id = c.tenant_id and b.target = c.target and b.open_until <= statement_timestamp()
+    returning b.target
 )
 select c.tenant_id, c.id, c.kind, c.key, c.payload, c.event_seq, c.rule_id, c.rule_version, c.target, c.attempts, c.crashes,
-       c.epoch, c.claim_id, c.reclaimed,
+       c.deferrals, c.epoch, c.claim_id, c.reclaimed, p.target is not null as probe, b.target is not null as doubted,
+       case when b.open_until is not null and p.target is null
+            then greatest(extract(epoch from b.open_until - statement_timestamp()), 0) end::double precision as down_seconds,
        coalesce(extract(epoch from statement_timestamp() - c.deferred_since), 0)::double precision as deferred_seconds,
        greatest(extract(epoch from clock_timestamp() - c.not_before), 0)::double precision as waited_seconds
-from claimed c;
+from claimed c
+left join mainspring.breakers b on b.tenant_id = c.tenant_id and b.target = c.target
+left join probed p on true;
 
 -- name: raise_due
 -- Raised only while bumps is what the claim read: an owe that came between has bumped, and one that comes later lowers it
--- again. A row that an owe holds is skipped: staying early is allowed.
+-- again. A row that an owe holds is skipped: staying early is allowed. In a tenant with a target that is down, target by target:
+-- what waits there is due when that is tried next, but for what has waited for $3 seconds, which is due now.
 with seen as (
     select * from unnest($1::uuid[], $2::bigint[]) as s (tenant_id, bumps)
 ), held as materialized (
@@ -182,8 +282,33 @@ with seen as (
 )
 update mainspring.due_tenants d
 set next_due = coalesce(
-    (select min(e.not_before) from mainspring.effects e
-     where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed'),
+    case when exists (select from mainspring.breakers b where b.tenant_id = d.tenant_id and b.open_until is not null)
+    then (select min(case when b.down_since <= statement_timestamp() - $3::double precision * interval '1 second'
+                           and f.not_before <= statement_timestamp() - $3::double precision * interval '1 second'
+                          then f.not_before
+                          else greatest(f.not_before, b.open_until) end)
+          from (
+              with recursive lane as (
+                  (select e.target from mainspring.effects e
+                   where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed'
+                   order by e.target limit 1)
+                  union all
+                  select (select e.target from mainspring.effects e
+                          where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed'
+                            and e.target > lane.target
+                          order by e.target limit 1)
+                  from lane where lane.target is not null
+              )
+              select lane.target from lane where lane.target is not null
+          ) t
+          cross join lateral (
+              select e.not_before from mainspring.effects e
+              where e.tenant_id = d.tenant_id and e.target = t.target and e.state = 'pending' and e.family = 'executed'
+              order by e.not_before limit 1
+          ) f
+          left join mainspring.breakers b on b.tenant_id = d.tenant_id and b.target = t.target)
+    else (select min(e.not_before) from mainspring.effects e
+          where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed') end,
     'infinity')
 from held h
 where d.tenant_id = h.tenant_id and d.family = 'executed' and d.bumps = h.bumps;
@@ -426,10 +551,11 @@ order by n, started_at;
 -- name: rebuild_due
 -- The net under due_tenants: an entry that is late, or missing, would hide rows for ever.
 with real as (
-    select tenant_id, family, min(not_before) as next_due
-    from mainspring.effects
-    where state = 'pending' and not_before < 'infinity'
-    group by tenant_id, family
+    select e.tenant_id, e.family, min(greatest(e.not_before, b.open_until)) as next_due
+    from mainspring.effects e
+    left join mainspring.breakers b on b.tenant_id = e.tenant_id and b.target = e.target
+    where e.state = 'pending' and e.not_before < 'infinity'
+    group by e.tenant_id, e.family
 ), late as (
     select r.tenant_id, r.family, r.next_due
     from real r
