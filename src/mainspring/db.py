@@ -226,6 +226,14 @@ class Database:
             then()
 
     @asynccontextmanager
+    async def snapshot(
+        self, tenant: UUID, *, purpose: str, budget: Budget = LONG_READ
+    ) -> AsyncIterator[Scope]:
+        """Open a transaction that only reads, and sees one tenant as it is at its first statement, however long it reads."""
+        async with self._open(purpose, tenant, APP_ROLE, budget, snapshot=True) as scope:
+            yield scope
+
+    @asynccontextmanager
     async def system(self, purpose: str, *, budget: Budget = COMMAND) -> AsyncIterator[Scope]:
         """Open a transaction that sees all tenants."""
         async with self._open(purpose, None, SYSTEM_ROLE, budget) as scope:
@@ -233,10 +241,10 @@ class Database:
 
     @asynccontextmanager
     async def _open(
-        self, purpose: str, tenant: UUID | None, role: str, budget: Budget
+        self, purpose: str, tenant: UUID | None, role: str, budget: Budget, *, snapshot: bool = False
     ) -> AsyncIterator[Scope]:
         with _entered(purpose):
-            async with self._connection() as conn, _transaction(conn):
+            async with self._connection() as conn, _transaction(conn, snapshot=snapshot):
                 scope = Scope(conn, purpose=purpose, tenant=tenant, role=role if self.roles else None)
                 await scope.fetchval(
                     _SET_SCOPE,
@@ -272,9 +280,9 @@ class Database:
 
 
 @asynccontextmanager
-async def _transaction(conn: Connection) -> AsyncIterator[None]:
+async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIterator[None]:
     """A transaction, or a savepoint inside one. Only its own statements have their errors mapped: the block's are the block's."""
-    transaction = conn.transaction()
+    transaction = conn.transaction(isolation="repeatable_read" if snapshot else None, readonly=snapshot)
     with mapped_errors():
         await transaction.start()
     try:

@@ -1,4 +1,4 @@
-"""`mainspring verify`: exit 0 when nothing was lost or doubled, 1 when something was found."""
+"""`mainspring verify`: exit 0 when nothing was lost or doubled, 1 when something was found. What is only late is a warning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verify(
 
 def _shown(report: dict[str, Any]) -> str:
     rows = [
-        [one["invariant"], "ok" if one["ok"] else "FOUND", str(one["examined"]), one["what"], one["note"]]
+        [one["invariant"], _found(one), str(one["examined"]), one["what"], one["note"]]
         for one in report["checks"]
     ]
     lines = [table(["invariant", "", "examined", "what", ""], rows)]
@@ -34,6 +34,18 @@ def _shown(report: dict[str, Any]) -> str:
         lines += [f"{one['invariant']}: {found}" for found in one["violations"]]
         if one["count"] > len(one["violations"]):
             lines.append(f"{one['invariant']}: and {one['count'] - len(one['violations'])} more")
-    found = sum(one["count"] for one in report["checks"])
-    word = "clean" if report["ok"] else f"{found} violation{'s' if found != 1 else ''}"
+    found = sum(one["count"] for one in report["checks"] if not one["warning"])
+    word = "clean" if report["ok"] else _counted(found, "violation")
+    if report["warnings"]:
+        word += f", {_counted(report['warnings'], 'warning')}"
     return "\n".join([*lines, f"{word}, through event {report['through_seq']}"])
+
+
+def _found(check: dict[str, Any]) -> str:
+    if check["ok"]:
+        return "ok"
+    return "LATE" if check["warning"] else "FOUND"
+
+
+def _counted(n: int, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"

@@ -287,7 +287,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one invariant's check found. `examined` counts rows; `violations` are sentences, the first of them."""
+    """What one invariant's check found. `examined` counts rows; `violations` are sentences, the first of them.
+
+    `warning`: what it finds was neither lost nor doubled, but somebody should look at it.
+    """
 
     invariant: str
     what: str
@@ -295,6 +298,7 @@ class Check:
     violations: tuple[str, ...] = ()
     count: int = 0
     note: str = ""
+    warning: bool = False
 
     @property
     def ok(self) -> bool:
@@ -311,6 +315,7 @@ class Check:
             "count": self.count,
             "violations": list(self.violations),
             "note": self.note,
+            "warning": self.warning,
         }
 
 
@@ -323,13 +328,19 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found anywhere."""
-        return all(check.ok for check in self.checks)
+        """Whether nothing was found anywhere that breaks an invariant."""
+        return all(check.ok or check.warning for check in self.checks)
+
+    @property
+    def warnings(self) -> int:
+        """How much was found that somebody should look at."""
+        return sum(check.count for check in self.checks if check.warning)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as it is shown."""
         return {
             "ok": self.ok,
+            "warnings": self.warnings,
             "through_seq": self.through_seq,
             "checks": [check.as_json() for check in self.checks],
         }

@@ -1,43 +1,71 @@
 """Verify: takes a live database, leaves a report on every invariant that rows can show. Reads only.
 
+All of it is read in one snapshot: what is under way is seen whole or not at all, and is no finding. Time is the snapshot's,
+too: a log that takes minutes to read makes nothing late. While it reads, vacuum keeps what the snapshot might still look at.
+
 Each check is named by the invariant it asks about. The costly one, I-1, asks the drain's own judges again about every event below
-the cursor, batch by batch, and looks for the effect of each verdict; the others are one statement each.
+the cursor, batch by batch (`audit`); the others are one statement each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from mainspring.db import LONG_READ, Database, Scope
-from mainspring.operators.model import VIOLATIONS_SHOWN_MAX, Check, KindLimits, Report
-from mainspring.spine.drain import EVENT_KIND, looks_at
-from mainspring.spine.errors import OutcomeUnknown, Transient
-from mainspring.spine.events import Event
-from mainspring.spine.ports import Obligation, Owes
-from mainspring.sql import Queries
+from mainspring.agents.model import EVENT_KINDS, RunState
+from mainspring.db import Database, Scope
+from mainspring.operators.audit import SQL, Audit
+from mainspring.operators.model import Check, KindLimits, Report
+from mainspring.spine.drain import ENGINE_VERSION
+from mainspring.spine.effects import DELAY_MAX_SECONDS
+from mainspring.spine.ports import Obligation
 from mainspring.stores.postgres.rows import event_of
 
-SQL = Queries("mainspring.operators.sql")
 BATCH: Final = 500
+LATE_SECONDS: Final = 60.0  # beyond what a tick, a sweep or a reclaim may take
 _DAY_SECONDS: Final = 86_400.0
 
-# (invariant, what, statement, names of its arguments after the tenant)
-_CHECKS: Final[tuple[tuple[str, str, str, tuple[str, ...]], ...]] = (
-    ("I-2", "every effect traces to an event and a rule version of its tenant", "effects_trace", ()),
-    ("I-2", "every run traces to an event of its tenant, and was said to be queued", "runs_trace", ()),
-    ("I-3", "an effect is named once by kind and key", "names_are_unique", ()),
-    ("I-4", "the log has no hole, and no cursor is ahead of it", "log_is_whole", ()),
-    ("I-7", "attempts stay within their limit; dead has one of five reasons", "effects_attempts", ("kinds", "most")),
-    ("I-7", "a run's attempts stay within their limit", "runs_attempts", ("run_most",)),
-    ("I-8", "a launch that is done made exactly one run, and no run has no launch", "launches_have_runs", ("kept",)),
-    ("I-8", "a one-shot label is spent once for its run", "labels_are_spent_once", ()),
-    ("I-17", "a card that became eligible was dispatched once", "cards_are_dispatched_once", ()),
-    ("shape", "no claim or lease where none may be; versions of a rule do not overlap", "rows_are_in_shape", ()),
-    ("shape", "no tenant's work is hidden from claims", "due_is_never_late", ()),
+# which event says last in which state a run is; a claim has none of its own
+_SAID_BY: Final[Mapping[str, str]] = {
+    **{str(state): kind for state, kind in EVENT_KINDS.items()},
+    str(RunState.CLAIMED): EVENT_KINDS[RunState.QUEUED],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asks:
+    """One statement's check: `names` are its arguments behind the tenant."""
+
+    invariant: str
+    what: str
+    statement: str
+    names: tuple[str, ...] = ()
+    warning: bool = False
+
+
+_CHECKS: Final = (
+    _Asks("I-2", "every effect names an event and a rule version of its tenant", "effects_trace"),
+    _Asks("I-2", "every run names an event of its tenant, as its own events do", "runs_trace", ("run_kinds",)),
+    _Asks("I-2", "a card is what its last event says", "cards_are_as_told"),
+    _Asks("I-3", "an effect is named once by kind and key", "names_are_unique"),
+    _Asks("I-4", "the log is whole from 1 to its head, and no cursor is ahead of it or has gone back", "log_is_whole"),
+    _Asks("I-4", "this server may drain the log", "log_may_be_drained", ("engine_version",)),
+    _Asks("I-5", "a run is in the state that its last event says", "runs_are_as_told", ("run_states", "said_by")),
+    _Asks("I-5", "a running run has an attempt open, and one that has ended has none", "attempts_are_open"),
+    _Asks("I-5", "dead is said in the log, and left by a replay or a discard alone", "deaths_are_told"),
+    _Asks("I-7", "attempts stay within their limit; dead has one of five reasons", "effects_attempts", ("kinds", "most")),
+    _Asks("I-7", "a run's attempts stay within their limit", "runs_attempts", ("run_most",)),
+    _Asks("I-8", "a launch that is done made exactly one run, as it says; no run has no launch", "launches_have_runs", ("kept", "moment")),
+    _Asks("I-8", "a one-shot label is spent once for its run", "labels_are_spent_once"),
+    _Asks("I-17", "a card that became eligible was dispatched once", "cards_are_dispatched_once"),
+    _Asks("shape", "no claim or lease where none may be", "rows_are_in_shape"),
+    _Asks("shape", "a rule's versions judge every event once, as its own events say", "rules_are_whole"),
+    _Asks("shape", "a card is in a state of its board, and eligible only as its state and pin say", "cards_are_in_shape"),
+    _Asks("shape", "what waits has an end, unless its rule is paused", "waits_have_an_end", ("moment", "delay_max")),
+    _Asks("shape", "no tenant's work is hidden from claims", "due_is_never_late"),
+    _Asks("I-15", "nothing is owed and overdue", "nothing_is_overdue", ("moment", "late"), warning=True),
 )  # fmt: skip
 
 
@@ -53,130 +81,50 @@ class VerifyService:
     async def verify(self, tenant: UUID, *, since: int = 0) -> Report:
         """Return what every check found; I-1 is asked of events behind `since` only."""
         kept_seconds = self._limits.kept_days * _DAY_SECONDS
-        async with self._db.tenant(tenant, purpose="verify", budget=LONG_READ) as scope:
-            ends = await scope.fetchrow(SQL["horizon"], tenant, kept_seconds)
-        through = ends["position"] if ends is not None else 0
-        audit = _Audit(self._obligations, kept_since=ends["kept_since"] if ends is not None else None)
+        async with self._db.snapshot(tenant, purpose="verify") as scope:
+            horizon = await scope.fetchrow(SQL["horizon"], tenant, kept_seconds)
+            assert horizon is not None
+            audit = Audit(self._obligations, kept_since=horizon["kept_since"])
+            await self._ask_again(scope, tenant, audit, since=since, through=horizon["position"])
+            known: Mapping[str, Any] = {
+                "kinds": list(self._limits.attempts_max),
+                "most": list(self._limits.attempts_max.values()),
+                "run_most": self._limits.run_attempts_max,
+                "run_kinds": sorted(EVENT_KINDS.values()),
+                "run_states": list(_SAID_BY),
+                "said_by": list(_SAID_BY.values()),
+                "engine_version": ENGINE_VERSION,
+                "kept": kept_seconds,
+                "moment": horizon["moment"],
+                "delay_max": DELAY_MAX_SECONDS,
+                "late": LATE_SECONDS,
+            }
+            found = [
+                await _ask(scope, asks, tenant, *(known[name] for name in asks.names)) for asks in _CHECKS
+            ]
+        return Report((audit.check(), *found), through_seq=horizon["position"])
+
+    @staticmethod
+    async def _ask_again(scope: Scope, tenant: UUID, audit: Audit, *, since: int, through: int) -> None:
         position = since
         while position < through:
-            async with self._db.tenant(tenant, purpose="verify", budget=LONG_READ) as scope:
-                found = await scope.fetch(SQL["events_between"], tenant, position, through, BATCH)
-                events = [event_of(row) for row in found]
-                if not events:
-                    break
-                await audit.batch(scope, tenant, events)
-                position = events[-1].seq
-        checks = [audit.check(), *[await self._check(tenant, *one) for one in _CHECKS]]
-        return Report(tuple(checks), through_seq=through)
-
-    async def _check(
-        self, tenant: UUID, invariant: str, what: str, statement: str, names: tuple[str, ...]
-    ) -> Check:
-        known: Mapping[str, Any] = {
-            "kinds": list(self._limits.attempts_max),
-            "most": list(self._limits.attempts_max.values()),
-            "run_most": self._limits.run_attempts_max,
-            "kept": self._limits.kept_days * _DAY_SECONDS,
-        }
-        async with self._db.tenant(tenant, purpose="verify", budget=LONG_READ) as scope:
-            row = await scope.fetchrow(SQL[statement], tenant, *(known[name] for name in names))
-        assert row is not None
-        return Check(
-            invariant=invariant,
-            what=what,
-            examined=row["examined"],
-            violations=tuple(row["violations"]),
-            count=row["count"],
-        )
+            found = await scope.fetch(SQL["events_between"], tenant, position, through, BATCH)
+            events = [event_of(row) for row in found]
+            if not events:
+                return
+            await audit.batch(scope, tenant, events)
+            position = events[-1].seq
 
 
-@dataclass(slots=True)
-class _Audit:
-    """I-1, batch by batch: what the judges say against what stands."""
-
-    obligations: Sequence[Obligation[Scope]]
-    kept_since: datetime | None
-    examined: int = 0
-    count: int = 0
-    older_than_kept: int = 0
-    violations: list[str] = field(default_factory=list)
-
-    async def batch(self, scope: Scope, tenant: UUID, events: Sequence[Event]) -> None:
-        """Judge these events again and compare."""
-        self.examined += len(events)
-        wanted: dict[tuple[str, str], Event] = {}
-        unjudged: set[int] = set()
-        for obligation in self.obligations:
-            mine = [event for event in events if looks_at(obligation, event)]
-            if mine:
-                unjudged |= await self._judge(scope, obligation, mine, wanted)
-        standing = {
-            (row["kind"], row["key"]): row["event_seq"]
-            for row in await scope.fetch(SQL["owed_of_events"], tenant, [event.seq for event in events])
-        }
-        missing = [name for name in wanted if name not in standing]
-        elsewhere = await scope.fetch(
-            SQL["owed_by_key"], tenant, [kind for kind, _ in missing], [key for _, key in missing]
-        )
-        found = {(row["kind"], row["key"]) for row in elsewhere}
-        for name in missing:
-            if name not in found:
-                self._missing(name, wanted[name], standing)
-        for (kind, key), seq in standing.items():
-            if (kind, key) not in wanted and kind != EVENT_KIND.name and seq not in unjudged:
-                self._say(f"effect {kind} {key} stands for event {seq}, and no verdict owes it")
-
-    async def _judge(
-        self,
-        scope: Scope,
-        obligation: Obligation[Scope],
-        events: Sequence[Event],
-        wanted: dict[tuple[str, str], Event],
-    ) -> set[int]:
-        """Note what an obligation owes for these events; return the seqs that it cannot judge, which the drain could not either."""
-        try:
-            async with scope.savepoint():
-                context = await obligation.load(scope, events)
-                verdicts = [(event, obligation.judge(event, context)) for event in events]
-        except (Transient, OutcomeUnknown):
-            raise
-        except Exception as error:  # noqa: BLE001 - one event at a time, and then it is a finding
-            if len(events) > 1:
-                half = len(events) // 2
-                first = await self._judge(scope, obligation, events[:half], wanted)
-                return first | await self._judge(scope, obligation, events[half:], wanted)
-            name = (EVENT_KIND.name, f"{events[0].seq}#{obligation.name}")
-            wanted[name] = events[0]
-            del error
-            return {events[0].seq}
-        for event, verdict in verdicts:
-            if isinstance(verdict, Owes):
-                wanted.update({(effect.kind, effect.key): event for effect in verdict.effects})
-        return set()
-
-    def _missing(self, name: tuple[str, str], event: Event, standing: Mapping[tuple[str, str], int]) -> None:
-        if self.kept_since is not None and event.occurred_at < self.kept_since:
-            self.older_than_kept += 1
-            return
-        # an obligation that could not judge this event is asked again by an effect of its own, and that one stands
-        asked_again = {(EVENT_KIND.name, f"{event.seq}#{one.name}") for one in self.obligations}
-        if asked_again & standing.keys():
-            return
-        self._say(f"event {event.seq} {event.kind} owes {name[0]} {name[1]}, and nothing stands for it")
-
-    def _say(self, violation: str) -> None:
-        self.count += 1
-        if len(self.violations) < VIOLATIONS_SHOWN_MAX:
-            self.violations.append(violation)
-
-    def check(self) -> Check:
-        """Return what was found."""
-        note = f"{self.older_than_kept} effects are older than kept" if self.older_than_kept else ""
-        return Check(
-            invariant="I-1",
-            what="every event below the cursor has, for each verdict that owes, exactly the effects it owes",
-            examined=self.examined,
-            violations=tuple(self.violations),
-            count=self.count,
-            note=note,
-        )
+async def _ask(scope: Scope, asks: _Asks, *args: Any) -> Check:
+    row = await scope.fetchrow(SQL[asks.statement], *args)
+    assert row is not None
+    return Check(
+        invariant=asks.invariant,
+        what=asks.what,
+        examined=row["examined"],
+        violations=tuple(row["violations"]),
+        count=row["count"],
+        note=dict(row).get("note", ""),
+        warning=asks.warning,
+    )

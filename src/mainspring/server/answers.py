@@ -258,7 +258,7 @@ class StoryOut(BaseModel):
 
 
 class CheckOut(BaseModel):
-    """What one invariant's check found."""
+    """What one invariant's check found; a `warning` breaks none, and does not count for the report's `ok`."""
 
     invariant: str
     what: str
@@ -267,12 +267,14 @@ class CheckOut(BaseModel):
     count: int
     violations: list[str]
     note: str
+    warning: bool
 
 
 class ReportOut(BaseModel):
     """What `verify` found; `through_seq` is how far the log had been drained when it began."""
 
     ok: bool
+    warnings: int
     through_seq: int
     checks: list[CheckOut]
 

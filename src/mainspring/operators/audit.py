@@ -1,0 +1,163 @@
+"""The audit of I-1: takes events below the cursor, batch by batch; leaves what stands for them beside what they owe.
+
+The drain's own judges are asked again, and every effect that they name is compared with the row under its name: that it stands,
+is owed by that event and that version of a rule, and says the same. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from asyncpg import Record
+
+from mainspring.db import Scope
+from mainspring.operators.model import VIOLATIONS_SHOWN_MAX, Check
+from mainspring.spine.drain import EVENT_KIND, looks_at, owed_by
+from mainspring.spine.effects import NewEffect
+from mainspring.spine.errors import OutcomeUnknown, Transient
+from mainspring.spine.events import Event
+from mainspring.spine.ports import Obligation
+from mainspring.sql import Queries
+from mainspring.stores.postgres.rows import to_json
+
+SQL = Queries("mainspring.operators.sql")
+_OWED_OF_EVENTS: Final = SQL["owed_of_events"]
+_STANDING_FOR: Final = SQL["standing_for"]
+
+
+class _Name(NamedTuple):
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An effect that an event owes, by the verdict of an obligation; `broken` is what kept that from giving one."""
+
+    event: Event
+    obligation: str
+    effect: NewEffect
+    broken: str | None = None
+
+
+_Wants: TypeAlias = dict[_Name, _Wanted]
+
+
+@dataclass(slots=True)
+class Audit:
+    """What the judges say against what stands. `kept_since`: finished effects of before may have been trimmed."""
+
+    obligations: Sequence[Obligation[Scope]]
+    kept_since: datetime
+    examined: int = 0
+    count: int = 0
+    older_than_kept: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    async def batch(self, scope: Scope, tenant: UUID, events: Sequence[Event]) -> None:
+        """Judge these events again and compare."""
+        self.examined += len(events)
+        wanted: _Wants = {}
+        for obligation in self.obligations:
+            mine = [event for event in events if looks_at(obligation, event)]
+            if mine:
+                await self._judge(scope, obligation, mine, wanted)
+        owed = await scope.fetch(_OWED_OF_EVENTS, tenant, [event.seq for event in events])
+        # an obligation that cannot judge an event is asked again by an effect of its own; until that is done, it stands for all
+        asked_again = {
+            row["key"] for row in owed if row["kind"] == EVENT_KIND.name and row["state"] != "done"
+        }
+        await self._compare(scope, tenant, wanted, asked_again)
+        broken = {one.event.seq for one in wanted.values() if one.broken is not None}
+        for row in owed:
+            name = _Name(row["kind"], row["key"])
+            if name not in wanted and name.kind != EVENT_KIND.name and row["event_seq"] not in broken:
+                self._say(
+                    f"effect {name.kind} {name.key} stands for event {row['event_seq']}, and no verdict owes it"
+                )
+
+    async def _judge(
+        self, scope: Scope, obligation: Obligation[Scope], events: Sequence[Event], wanted: _Wants
+    ) -> None:
+        """Note what an obligation owes for these events; for one that it cannot judge, what the drain owes then."""
+        try:
+            async with scope.savepoint():
+                context = await obligation.load(scope, events)
+                verdicts = [
+                    (event, owed_by(obligation, event, obligation.judge(event, context))) for event in events
+                ]
+        except (Transient, OutcomeUnknown):
+            raise
+        except Exception as error:  # noqa: BLE001 - one event at a time, and then it is a finding
+            half = len(events) // 2
+            if half:
+                await self._judge(scope, obligation, events[:half], wanted)
+                await self._judge(scope, obligation, events[half:], wanted)
+                return
+            [event] = events
+            key, why = f"{event.seq}#{obligation.name}", f"{type(error).__name__}: {error}"
+            payload = {"obligation": obligation.name}
+            again = NewEffect(EVENT_KIND.name, key=key, event_seq=event.seq, payload=payload)
+            wanted[_Name(again.kind, again.key)] = _Wanted(event, obligation.name, again, broken=why)
+            return
+        for event, effects in verdicts:
+            for effect in effects:
+                # owed twice, it is the first one's row
+                wanted.setdefault(_Name(effect.kind, effect.key), _Wanted(event, obligation.name, effect))
+
+    async def _compare(
+        self, scope: Scope, tenant: UUID, wanted: Mapping[_Name, _Wanted], asked_again: set[str]
+    ) -> None:
+        if not wanted:
+            return
+        effects = [one.effect for one in wanted.values()]
+        rows = await scope.fetch(
+            _STANDING_FOR,
+            tenant,
+            [effect.kind for effect in effects],
+            [effect.key for effect in effects],
+            [effect.event_seq for effect in effects],
+            [effect.rule_id for effect in effects],
+            [effect.rule_version for effect in effects],
+            [effect.family for effect in effects],
+            [effect.target for effect in effects],
+            [to_json(effect.payload) for effect in effects],
+        )
+        for one, row in zip(wanted.values(), rows, strict=True):
+            self._judge_row(one, row, asked_again)
+
+    def _judge_row(self, one: _Wanted, row: Record, asked_again: set[str]) -> None:
+        owes = f"event {one.event.seq} {one.event.kind} owes {one.effect.kind} {one.effect.key}"
+        if row["stands"]:
+            for difference in row["differences"]:
+                self._say(f"{owes}, and {difference}")
+        elif one.event.occurred_at < self.kept_since:
+            self.older_than_kept += 1
+        elif one.broken is not None:
+            self._say(
+                f"event {one.event.seq} {one.event.kind} cannot be judged by {one.obligation} ({one.broken}), and nothing "
+                "stands for that"
+            )
+        elif f"{one.event.seq}#{one.obligation}" not in asked_again:
+            self._say(f"{owes}, and nothing stands for it")
+
+    def _say(self, violation: str) -> None:
+        self.count += 1
+        if len(self.violations) < VIOLATIONS_SHOWN_MAX:
+            self.violations.append(violation)
+
+    def check(self) -> Check:
+        """Return what was found."""
+        note = f"{self.older_than_kept} effects are older than kept" if self.older_than_kept else ""
+        return Check(
+            invariant="I-1",
+            what="every event below the cursor has, for each verdict that owes, exactly the effects it owes",
+            examined=self.examined,
+            violations=tuple(self.violations),
+            count=self.count,
+            note=note,
+        )

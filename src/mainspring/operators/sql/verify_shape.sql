@@ -1,0 +1,209 @@
+-- The checks of shape, and of what is late: asked and answered as those in verify.sql.
+
+-- name: rows_are_in_shape
+with bad as (
+    select format('effect %s is %s, and %s', e.id, e.state, case when e.lease_until is null then 'has no lease' else 'has a lease' end) as what
+      from mainspring.effects e
+     where e.tenant_id = $1 and (e.state = 'claimed') <> (e.lease_until is not null)
+    union all
+    select format('effect %s is %s, and %s', e.id, e.state, case when e.claim_id is null then 'claimed by nobody' else 'has a claim' end)
+      from mainspring.effects e
+     where e.tenant_id = $1 and (e.state = 'claimed') <> (e.claim_id is not null)
+    union all
+    select format('effect %s is %s, and %s', e.id, e.state, case when e.settled_at is null then 'never ended' else 'has ended' end)
+      from mainspring.effects e
+     where e.tenant_id = $1 and (e.state in ('done', 'dropped', 'dead', 'discarded')) <> (e.settled_at is not null)
+    union all
+    select format('run %s is %s, and %s', r.id, r.state, case when r.lease_until is null then 'has no lease' else 'has a lease' end)
+      from mainspring.runs r
+     where r.tenant_id = $1 and (r.state in ('claimed', 'running')) <> (r.lease_until is not null)
+    union all
+    select format('run %s is %s by nobody', r.id, r.state)
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.state in ('claimed', 'running') and (r.claim_id is null or r.runner_id is null)
+    union all
+    select format('run %s is %s, and %s', r.id, r.state, case when r.ended_at is null then 'never ended' else 'has ended' end)
+      from mainspring.runs r
+     where r.tenant_id = $1
+       and (r.state in ('done', 'blocked', 'failed', 'cancelled', 'lost', 'discarded')) <> (r.ended_at is not null)
+)
+select (select count(*) from mainspring.effects where tenant_id = $1) + (select count(*) from mainspring.runs where tenant_id = $1) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: rules_are_whole
+-- Versions follow each other without a gap or an overlap: where one ends the next begins, at the seq of its own event, and the
+-- last one has no end unless its rule is deleted.
+with chain as (
+    select v.*, lead(v.version) over w as next_version, lead(v.from_seq) over w as next_from, row_number() over w as n
+      from mainspring.rule_versions v
+     where v.tenant_id = $1
+    window w as (partition by v.rule_id order by v.version)
+), changes as (
+    select e.seq, e.subject, e.data -> 'rule' as rule, e.data ->> 'change' as change
+      from mainspring.events e
+     where e.tenant_id = $1 and e.kind = 'rule.changed'
+), bad as (
+    select format('version %s of rule %s judges from no seq', c.version, c.rule_id) as what from chain c where c.from_seq is null
+    union all
+    select format('rule %s has no version %s', c.rule_id, c.n) from chain c where c.version <> c.n
+    union all
+    select format('rule %s has two versions that judge the same events: %s and %s', c.rule_id, c.version, c.next_version)
+      from chain c
+     where c.next_version is not null and (c.until_seq is null or c.until_seq > c.next_from)
+    union all
+    select format('rule %s has no version that judges events %s to %s', c.rule_id, c.until_seq + 1, c.next_from)
+      from chain c
+     where c.next_version is not null and c.until_seq < c.next_from
+    union all
+    select format('rule %s has no version that judges what comes after event %s, and is not deleted', c.rule_id, c.until_seq)
+      from chain c
+      join mainspring.rules r on r.tenant_id = $1 and r.id = c.rule_id
+     where c.next_version is null and c.until_seq is not null and r.deleted_at is null
+    union all
+    select format('rule %s is deleted, and its version %s judges on', c.rule_id, c.version)
+      from chain c
+      join mainspring.rules r on r.tenant_id = $1 and r.id = c.rule_id
+     where c.next_version is null and c.until_seq is null and r.deleted_at is not null
+    union all
+    select format('rule %s is at version %s and %s, and its last version is %s, %s', r.id, r.version, case when r.enabled then 'on' else 'off' end,
+                  coalesce(c.version::text, 'none'), case when c.enabled then 'on' else 'off' end)
+      from mainspring.rules r
+      left join chain c on c.rule_id = r.id and c.next_version is null
+     where r.tenant_id = $1 and r.deleted_at is null and (r.version, r.enabled) is distinct from (c.version, c.enabled)
+    union all
+    select format('version %s of rule %s judges from event %s, which does not say so', c.version, c.rule_id, c.from_seq)
+      from chain c
+     where c.from_seq is not null
+       and not exists (select from changes e
+                        where e.seq = c.from_seq and e.subject = c.rule_id::text
+                          and e.rule ->> 'version' = c.version::text and (e.rule ->> 'enabled')::boolean = c.enabled
+                          and e.rule -> 'when' = c.terms and e.rule -> 'do' = c.action and e.rule -> 'options' = c.options)
+    union all
+    select format('event %s says version %s of rule %s, which is not there', e.seq, e.rule ->> 'version', e.subject)
+      from changes e
+     where e.change <> 'deleted'
+       and not exists (select from chain c where c.rule_id::text = e.subject and c.version::text = e.rule ->> 'version')
+)
+select (select count(*) from mainspring.rule_versions where tenant_id = $1) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: cards_are_in_shape
+with places as (
+    select c.id, c.state, c.agent_id, c.eligible_version, c.eligible_seq, c.deleted_at is not null as gone, b.key,
+           (select (s ->> 'eligible')::boolean from jsonb_array_elements(b.states) as s where s ->> 'name' = c.state limit 1) as eligible
+      from mainspring.cards c
+      join mainspring.boards b on b.tenant_id = c.tenant_id and b.id = c.board_id
+     where c.tenant_id = $1
+), bad as (
+    select format('card %s is in %s, and board %s has no such state', id, state, key) as what
+      from places
+     where eligible is null and not gone
+    union all
+    select format('card %s is %s, and %s', id, case when agent_id is null then 'not pinned' else 'pinned, in ' || state end,
+                  case when eligible_version is null then 'is not to be dispatched' else 'is to be dispatched' end)
+      from places
+     where eligible is not null and (eligible_version is not null) <> (not gone and agent_id is not null and eligible)
+    union all
+    select format('card %s became eligible at version %s, and event %s does not say so', p.id, p.eligible_version, coalesce(p.eligible_seq::text, 'none'))
+      from places p
+     where p.eligible_version is not null
+       and not exists (select from mainspring.events e
+                        where e.tenant_id = $1 and e.seq = p.eligible_seq and e.subject = p.id::text
+                          and e.data -> 'card' ->> 'eligible_version' = p.eligible_version::text)
+    union all
+    select format('board %s answers %s with %s, a state that it has not', b.key, a.key, a.value)
+      from mainspring.boards b
+     cross join lateral jsonb_each_text(b.reflect) as a
+     where b.tenant_id = $1
+       and not exists (select from jsonb_array_elements(b.states) as s where s ->> 'name' = a.value)
+)
+select (select count(*) from mainspring.cards where tenant_id = $1) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: waits_have_an_end
+-- A paused rule's rows are held for ever, until somebody resumes it; nothing else is. $2: the snapshot's moment; $3: the longest wait, in
+-- seconds, that anybody may ask for.
+with bad as (
+    select format('effect %s (%s %s) is held until %s, and %s', e.id, e.kind, e.key, e.not_before,
+                  case when r.id is null then 'no rule owes it' else 'its rule is not paused' end) as what
+      from mainspring.effects e
+      left join mainspring.rules r on r.tenant_id = e.tenant_id and r.id = e.rule_id
+     where e.tenant_id = $1 and e.state = 'pending'
+       and e.not_before > $2::timestamptz + make_interval(secs => $3::double precision)
+       and not (e.not_before = 'infinity' and r.paused_at is not null)
+    union all
+    select format('run %s is queued, and may not be claimed before %s', r.id, r.not_before)
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.state = 'queued'
+       and r.not_before > $2::timestamptz + make_interval(secs => $3::double precision)
+)
+select (select count(*) from mainspring.effects where tenant_id = $1 and state = 'pending')
+       + (select count(*) from mainspring.runs where tenant_id = $1 and state = 'queued') as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: due_is_never_late
+-- Claims look first where due_tenants says: an entry later than its rows would hide them.
+with real as (
+    select e.tenant_id, e.family, min(e.not_before) as next_due, count(*) as n
+      from mainspring.effects e
+     where e.tenant_id = $1 and e.state = 'pending' and e.not_before < 'infinity'
+     group by e.tenant_id, e.family
+), bad as (
+    select format('%s pending effects are due from %s, and due_tenants says %s', r.n, r.next_due, coalesce(d.next_due::text, 'nothing')) as what
+      from real r
+      left join mainspring.due_tenants d on d.tenant_id = r.tenant_id and d.family = r.family
+     where d.next_due is null or d.next_due > r.next_due
+)
+select (select coalesce(sum(n), 0)::bigint from real) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: nothing_is_overdue
+-- What nobody does although it is due, with its age. $2: the snapshot's moment; $3: how many seconds late is late. A run that has had no
+-- runner yet is told, and no finding: runners come and go.
+with late as (
+    select $2::timestamptz - make_interval(secs => $3::double precision) as before
+), bad as (
+    select format('%s events from %s on are not drained, the oldest for %s', count(*), min(e.seq),
+                  date_trunc('second', $2::timestamptz - min(e.occurred_at))) as what,
+           count(*) as n
+      from mainspring.cursors c
+      join mainspring.events e on e.tenant_id = c.tenant_id and e.seq > c.position
+     cross join late
+     where c.tenant_id = $1 and c.name = 'effects' and e.occurred_at < late.before
+    having count(*) > 0
+    union all
+    select format('%s pending effects of kind %s are due, and nobody takes them, the oldest for %s', count(*), e.kind,
+                  date_trunc('second', $2::timestamptz - min(e.not_before))),
+           count(*)
+      from mainspring.effects e
+     cross join late
+     where e.tenant_id = $1 and e.state = 'pending' and e.family = 'executed' and e.not_before < late.before
+     group by e.kind
+    union all
+    select format('effect %s (%s %s) is held by %s, whose lease ran out %s ago', e.id, e.kind, e.key, coalesce(e.worker, 'nobody'),
+                  date_trunc('second', $2::timestamptz - e.lease_until)),
+           1
+      from mainspring.effects e
+     cross join late
+     where e.tenant_id = $1 and e.state = 'claimed' and e.lease_until < late.before
+    union all
+    select format('run %s is %s, and the lease of its runner ran out %s ago', r.id, r.state,
+                  date_trunc('second', $2::timestamptz - r.lease_until)),
+           1
+      from mainspring.runs r
+     cross join late
+     where r.tenant_id = $1 and r.state in ('claimed', 'running')
+       -- after an outage every runner is given a lease to speak up, which is as long as the one that it has
+       and r.lease_until < late.before - make_interval(secs => $3::double precision)
+), waiting as (
+    select count(*) as n, min(r.not_before) as since
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.state = 'queued' and r.not_before <= $2::timestamptz
+)
+select (select count(*) from mainspring.effects where tenant_id = $1 and state in ('pending', 'claimed'))
+       + (select count(*) from mainspring.runs where tenant_id = $1 and state in ('queued', 'claimed', 'running')) as examined,
+       (select coalesce(sum(n), 0)::bigint from bad) as count, array(select what from bad order by what limit 20) as violations,
+       case when waiting.n = 0 then ''
+            else format('%s runs wait for a runner, the oldest for %s', waiting.n, date_trunc('second', $2::timestamptz - waiting.since))
+       end as note
+  from waiting;
