@@ -82,6 +82,16 @@ class Settings(BaseSettings):
         default=100, ge=0, le=10_000, description="prepared statements kept per connection; 0 behind a pooler"
     )
 
+    requests_max: int = Field(
+        default=500, ge=1, le=100_000, description="requests worked on at once; more are answered 503"
+    )
+    waits_max: int = Field(
+        default=5_000,
+        ge=2,
+        le=100_000,
+        description="long polls and streams that wait at once, half of them of one tenant at most",
+    )
+
     worker_slots: int = Field(
         default=64, ge=1, le=200, description="effects executed at the same time by one process"
     )

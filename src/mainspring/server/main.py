@@ -22,6 +22,7 @@ import uvicorn
 
 from mainspring import config, wiring
 from mainspring.server.app import create_app
+from mainspring.server.load import Load
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -79,7 +80,8 @@ async def _serve(settings: Settings) -> int:
         raise
     try:
         config.refuse_exposed_demo(settings, demo_token=await services.tokens.demo_token_lives())
-        app = create_app(services)
+        load = Load(working_max=settings.requests_max, waiting_max=settings.waits_max)
+        app = create_app(services, load=load)
         server = Server(
             uvicorn.Config(
                 app,
