@@ -216,6 +216,15 @@ class Database:
         for then in unit.then:
             then()
 
+    @asynccontextmanager
+    async def joined_unit(self, tenant: UUID) -> AsyncIterator[None]:
+        """Open a unit, or stay in the one that is open around."""
+        if isinstance(_open_scope.get(), Unit):
+            yield
+            return
+        async with self.unit(tenant):
+            yield
+
     @staticmethod
     def when_committed(then: Callable[[], None]) -> None:
         """Call `then` once what this task has written is committed: now, unless a unit is open around it."""

@@ -29,6 +29,7 @@ from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
 from mainspring.operators import metrics, operations
 from mainspring.operators.custom import CustomEvents
+from mainspring.operators.deeds import DeedService
 from mainspring.operators.desk import DeskService
 from mainspring.operators.doctor import DoctorService
 from mainspring.operators.explain import ExplainService
@@ -116,6 +117,7 @@ class Services:
     doctor: DoctorService
     desk: DeskService
     operations: OperationService
+    audit: DeedService
     explain: ExplainService
     verify: VerifyService
 
@@ -197,6 +199,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         tails=_tails(spine, db, settings),
         desk=DeskService(db, spine, run_verbs),
         operations=OperationService(db, spine),
+        audit=DeedService(db),
         explain=ExplainService(
             db,
             triggers_history.rules_over,

@@ -28,6 +28,7 @@ from mainspring.boards.service import BoardService
 from mainspring.db import Database, create_pool
 from mainspring.ids import new_id
 from mainspring.migrations.deadlines import DEADLINES
+from mainspring.operators.deeds import DeedService
 from mainspring.rooms import Actor, ServerSpine
 from mainspring.server.app import create_app
 from mainspring.spine.engine import Spine
@@ -248,7 +249,11 @@ def whole_app(home: Home) -> FastAPI:
     """The room's part of a server. One for all: the framework describes every route anew for each app that it makes."""
     room = home.room
     services = SimpleNamespace(
-        db=home.db, agents=room.agents, runs=room.runs, runners=room.runners, tokens=room.tokens
+        agents=room.agents,
+        runs=room.runs,
+        runners=room.runners,
+        tokens=room.tokens,
+        audit=DeedService(home.db),
     )
     return create_app(services)  # type: ignore[arg-type]
 

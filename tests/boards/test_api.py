@@ -11,6 +11,7 @@ import pytest
 
 from mainspring.agents.tokens import Holder
 from mainspring.ids import new_id
+from mainspring.operators.deeds import DeedService
 from mainspring.server.app import create_app
 
 API = "http://test/api/v1"
@@ -34,7 +35,9 @@ async def api(house) -> AsyncIterator[httpx.AsyncClient]:
         "member": Holder(token_id=new_id(), actor=house.qa, kind="user", role="member"),
         "viewer": Holder(token_id=new_id(), actor=house.qa, kind="user", role="viewer"),
     }
-    app = create_app(SimpleNamespace(boards=house.boards, tokens=Secrets(callers)))
+    app = create_app(
+        SimpleNamespace(boards=house.boards, tokens=Secrets(callers), audit=DeedService(house.db))
+    )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url=API, headers={"Authorization": "Bearer operator"}
     ) as client:

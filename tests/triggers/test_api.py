@@ -11,6 +11,7 @@ import pytest
 
 from mainspring.agents.tokens import Holder
 from mainspring.ids import new_id
+from mainspring.operators.deeds import DeedService
 from mainspring.server.app import create_app
 
 from .conftest import House
@@ -31,7 +32,7 @@ async def api(house: House) -> AsyncIterator[httpx.AsyncClient]:
         async def authenticate(self, secret: str) -> Holder | None:
             return Holder(token_id=new_id(), actor=house.ana, kind="user", role=secret)  # type: ignore[arg-type]
 
-    app = create_app(SimpleNamespace(rules=house.rules, tokens=Tokens()))  # type: ignore[arg-type]
+    app = create_app(SimpleNamespace(rules=house.rules, tokens=Tokens(), audit=DeedService(house.db)))  # type: ignore[arg-type]
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app),
         base_url="http://test/api/v1",

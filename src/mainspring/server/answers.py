@@ -235,6 +235,27 @@ class OperationPage(BaseModel):
     next: str | None
 
 
+class DeedOut(BaseModel):
+    """One command that asked for an operator, and who gave it."""
+
+    id: UUID
+    at: datetime
+    by: str
+    account_id: UUID | None
+    token_id: UUID
+    verb: str
+    subject: str = Field(description="What it was done to")
+    asked: dict[str, Any] = Field(description="What was sent, without secrets")
+    request_id: str
+
+
+class AuditPage(BaseModel):
+    """A page of what was done, the latest first."""
+
+    data: list[DeedOut]
+    next: str | None
+
+
 class NodeOut(BaseModel):
     """A line of a story, and what follows from it."""
 

@@ -115,6 +115,7 @@ VERBS: Mapping[str, Access] = {
     "operation.stop": _OPERATE,
     "explain.show": _VIEW,
     "verify.run": _OPERATE,
+    "audit.list": _OPERATE,
     "doctor.run": _OPERATE,
     "token.list": _OPERATE,
     "token.create": _OPERATE,

@@ -21,6 +21,7 @@ from fastapi.routing import APIRoute
 from mainspring import telemetry
 from mainspring.commands.keys import KEY_LENGTH_MAX, Answer, Keyed, KeyService
 from mainspring.rooms import FieldError, Invalid
+from mainspring.server.audited import CHANGING, is_audited, noted
 from mainspring.server.auth import Caller, Requirement, known
 from mainspring.server.problems import Problem
 
@@ -30,7 +31,6 @@ REPLAYED: Final = "Idempotency-Replayed"
 UNKEYED: Final = frozenset(
     {"runner.claim", "run.heartbeat", "run.append_log", "run.complete", "desk.plan", "rule.test", "dev.fault"}
 )
-_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _KEPT_HEADERS: Final = ("content-type", "etag", "location", "cache-control")
 _KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")
 _DESCRIPTION: Final = {
@@ -60,22 +60,32 @@ class Route(APIRoute):
         return next(verbs_of(self.dependant), None)
 
     @cached_property
+    def is_command(self) -> bool:
+        """Whether it is sent as commands are."""
+        return bool((self.methods or set()) & CHANGING) and self.verb is not None
+
+    @cached_property
     def is_keyed(self) -> bool:
-        """Whether it is a command's."""
-        return (
-            bool((self.methods or set()) & _CHANGING) and self.verb is not None and self.verb not in UNKEYED
-        )
+        """Whether it is a command's that takes a key."""
+        return self.is_command and self.verb not in UNKEYED
 
     def get_route_handler(self) -> Handler:
         """Return what serves a request."""
         plain = super().get_route_handler()
         verb = self.verb
-        if verb is None or not self.is_keyed:
+        if verb is None or not self.is_command:
             return plain
+
+        async def audited(request: Request) -> Response:
+            return await noted(request, verb, plain)
+
+        handler = audited if is_audited(verb) else plain
+        if not self.is_keyed:
+            return handler
 
         async def serve(request: Request) -> Response:
             key = request.headers.get(HEADER)
-            return await (plain(request) if key is None else _once(request, verb, key, plain))
+            return await (handler(request) if key is None else _once(request, verb, key, handler))
 
         return serve
 
