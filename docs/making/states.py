@@ -49,7 +49,7 @@ RUN_STATES: Mapping[str, str] = {
     "blocked": "The agent ended it: nothing can be done until somebody acts.",
     "failed": "The agent failed. A dead letter: it lies on the desk.",
     "cancelled": "It was cancelled.",
-    "lost": "Its attempts are spent without a result. A dead letter: it lies on the desk.",
+    "lost": "Its attempts are spent without a result, or its runners end before they begin. A dead letter: it lies on the desk.",
     "discarded": "A person gave the dead letter up.",
 }
 RUN_MOVES: Mapping[str, str] = {
@@ -237,7 +237,7 @@ In a library every kind is your own: `@spine.effect` declares an external one, `
 
 {completions()}
 A run has {policy.attempts_max} attempts and a lease of {policy.lease_seconds:g} s unless the settings say otherwise; a runner sends a heartbeat every third of the
-lease. A claim that never had a heartbeat costs no attempt. Waits after `retry` without a time of its own, in seconds, each
+lease. A claim that never had a heartbeat costs no attempt; a run that has {policy.unbegun_max} of them in a row is lost. Waits after `retry` without a time of its own, in seconds, each
 ± {policy.backoff.jitter:.0%}: {_waits(policy.backoff, policy.attempts_max)}; at most {policy.backoff.cap_seconds:g}.
 """
 
@@ -262,6 +262,10 @@ SPECIAL_MOVES: Mapping[tuple[runs.RunState, runs.RunMove], str] = {
     (S.LOST, M.REQUEUE): "its last claim hands it back, later than its lease: that attempt is not spent",
     (S.QUEUED, M.LOSE): "no runner came in time (nothing in this release asks for it)",
     (S.CLAIMED, M.REQUEUE): "no heartbeat came within the lease: free of charge",
+    (
+        S.CLAIMED,
+        M.LOSE,
+    ): f"the same, {runs.RunPolicy().unbegun_max} times in a row: it may be what ends its runners",
     (S.CLAIMED, M.CANCEL): "somebody cancels it: the runner will be told, and decides",
     (S.RUNNING, M.CANCEL): "somebody cancels it: the runner is told by its next heartbeat, and decides",
     (S.CLAIMED, M.STOP): "it was to be cancelled, and no heartbeat came within the lease",

@@ -50,6 +50,7 @@ RUN = Run(
     card_state_version=2,
     state=RunState.RUNNING,
     attempts=1,
+    unbegun=0,
     claim_id=CLAIM,
     runner="laptop",
     slot=0,
@@ -222,6 +223,20 @@ def test_a_retry_of_a_claim_that_never_began_spends_no_attempt(completion, wait)
 )
 def test_silence(state, attempts, cancel, after):
     run = replace(RUN, state=state, attempts=attempts, cancel_requested=cancel)
+    assert after_silence(run, POLICY).state is after
+
+
+@pytest.mark.parametrize(
+    ("state", "unbegun", "cancel", "after"),
+    [
+        (RunState.CLAIMED, 3, False, RunState.QUEUED),
+        (RunState.CLAIMED, 4, False, RunState.LOST),
+        (RunState.CLAIMED, 4, True, RunState.CANCELLED),
+        (RunState.RUNNING, 4, False, RunState.QUEUED),  # it has begun: that is an attempt
+    ],
+)
+def test_claims_that_never_begin_are_free_but_not_for_ever(state, unbegun, cancel, after):
+    run = replace(RUN, state=state, unbegun=unbegun, cancel_requested=cancel)
     assert after_silence(run, POLICY).state is after
 
 

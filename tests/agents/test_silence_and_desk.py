@@ -9,8 +9,11 @@ import pytest
 from mainspring import faultpoints, telemetry
 from mainspring.agents.model import RunPolicy
 from mainspring.agents.silence import Silence, Watch
+from mainspring.agents.verbs import RunVerbs
+from mainspring.boards import verbs as boards
 from mainspring.faultpoints import FaultRaised
 from mainspring.rooms import Conflict
+from tests.agents.conftest import POLICY, make_place
 
 
 def repaired() -> float:
@@ -215,15 +218,93 @@ def test_a_watch_begins_anew_after_a_gap_and_lasts_without_one():
     assert watch.at(99.0, gap_seconds=30) == Watch(99.0, 99.0)  # the clock was put back
 
 
+async def never_begun(place, runner, claims: int) -> None:
+    """A runner whose process ends between the claim and the first heartbeat, and starts anew."""
+    for _ in range(claims):
+        runner.incarnation = (await runner.take()).run.claim_id  # any fresh id
+        await place.home.age(61)
+        await place.room.silence.expire_runs()
+
+
 async def test_a_claim_that_never_reached_its_runner_costs_nothing(place):
     run_id = await place.queue(await place.agent())
     runner = await place.runner("coder")
-    for _ in range(5):
-        runner.incarnation = (await runner.take()).run.claim_id  # any fresh id: the process starts anew
-        await place.home.age(61)
-        await place.room.silence.expire_runs()
+    await never_begun(place, runner, 4)
     view = await place.room.runs.get(place.tenant, run_id)
     assert (view.run.state, view.run.attempts, view.attempts) == ("queued", 0, ())
+
+
+async def test_a_run_that_ends_its_runners_before_they_begin_is_lost_and_not_for_ever_queued(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await never_begun(place, runner, 5)
+    run = (await place.room.runs.get(place.tenant, run_id)).run
+    assert (run.state, run.outcome, run.error) == (
+        "lost", "its runners end before they begin", "no heartbeat of 5 claims in a row",
+    )  # fmt: skip
+    assert (await place.kinds(run_id)) == ["run.queued"] * 5 + ["run.lost"]
+    assert (await runner.claim()).work is None
+    # an operator who has mended it replays it, and it has as many claims as at first
+    await place.room.runs.retry(place.admin, run_id)
+    await never_begun(place, runner, 4)
+    assert await place.state(run_id) == "queued"
+
+
+async def test_a_heartbeat_between_them_ends_the_row_of_claims_that_never_began(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await never_begun(place, runner, 4)
+    await runner.heartbeat(await runner.take())
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    await never_begun(place, runner, 4)
+    assert await place.state(run_id) == "queued"
+
+
+async def test_the_first_heartbeat_of_a_run_given_up_as_never_begun_still_begins_it(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await never_begun(place, runner, 4)
+    work = await runner.take()
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    assert await place.state(run_id) == "lost"
+    assert (await runner.heartbeat(work)).attempt == 1
+    assert await place.state(run_id) == "running"
+
+
+class NoCards:
+    """Boards that cannot be read in one tenant, whatever is wrong there."""
+
+    def __init__(self, tenant) -> None:
+        self._tenant = tenant
+
+    async def card_snapshot(self, tx, card_id):
+        if tx.tenant == self._tenant:
+            raise RuntimeError("its cards cannot be read")
+        return await boards.card_snapshot(tx, card_id)
+
+    async def card_snapshots(self, tx, ids):
+        raise AssertionError("nothing is replayed here")
+
+
+async def test_a_tenant_whose_runs_cannot_be_taken_back_holds_up_no_other_tenants(place):
+    places = [place, *[await make_place(place.home) for _ in range(4)]]
+    runs = []
+    for one in places:
+        runs.append(await one.queue(await one.agent()))
+        runner = await one.runner("coder")
+        await runner.heartbeat(await runner.take())
+    await place.home.age(61)
+    broken = places[2]
+    silence = Silence(place.home.spine, place.home.db, RunVerbs(NoCards(broken.tenant)), POLICY)
+    failures = telemetry.loop_failures.labels("silent runs", "RuntimeError")
+    before = failures._value.get()
+    assert await silence.expire_runs() == 4
+    assert failures._value.get() == before + 1
+    states = [await one.state(run_id) for one, run_id in zip(places, runs, strict=True)]
+    assert states == ["queued", "queued", "running", "queued", "queued"]
+    assert await place.room.silence.expire_runs() == 1  # mended: the next round takes it
 
 
 async def test_a_run_whose_attempts_are_spent_in_silence_is_lost(place):

@@ -9,7 +9,7 @@ from mainspring.agents.model import Cards, RunPolicy
 from mainspring.agents.polls import Polls
 from mainspring.agents.runners import RunnerService
 from mainspring.agents.service import AgentService, RunService
-from mainspring.agents.silence import Silence
+from mainspring.agents.silence import LOOP, Silence
 from mainspring.agents.tokens import TokenService
 from mainspring.agents.verbs import RunVerbs
 from mainspring.db import Database
@@ -36,7 +36,7 @@ def build(
     polls = Polls(db, policy)
     polling = spine.register_loop("run polls", polls.run_once, every_seconds=tick_seconds)
     silence = Silence(spine, db, verbs, policy)
-    spine.register_loop("silent runs", silence.run_once, every_seconds=min(5.0, policy.lease_seconds / 6))
+    spine.register_loop(LOOP, silence.run_once, every_seconds=min(5.0, policy.lease_seconds / 6))
 
     def poke(_tenant: UUID, kinds: tuple[str, ...]) -> None:
         if any(kind.startswith("run.") for kind in kinds):

@@ -25,6 +25,7 @@ TEXT_LENGTH_MAX: Final = (
 )
 LEASE_LOST: Final = "lease lost"
 NO_HEARTBEAT: Final = "no heartbeat"
+NEVER_BEGUN: Final = "its runners end before they begin"
 HANDED_BACK: Final = "handed back"
 RETURNS_AT_ONCE: Final = 3  # in a row; a run that is handed back more often waits longer each time
 _CUT: Final = "… (cut)"
@@ -71,6 +72,7 @@ TRANSITIONS: Mapping[tuple[RunState, RunMove], RunState] = {
     (S.QUEUED, M.LOSE): S.LOST,  # no runner came in time
     (S.CLAIMED, M.START): S.RUNNING,  # the first heartbeat: from here on an attempt counts
     (S.CLAIMED, M.REQUEUE): S.QUEUED,  # it never reached its runner: free of charge
+    (S.CLAIMED, M.LOSE): S.LOST,  # ... but not for ever: it may be what ends them
     (S.CLAIMED, M.CANCEL): S.CLAIMED,  # cancel_requested: the runner is told, and decides
     (S.CLAIMED, M.STOP): S.CANCELLED,  # ... unless it is gone
     (S.RUNNING, M.FINISH): S.DONE,
@@ -139,10 +141,15 @@ def can(state: RunState, move: RunMove) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPolicy:
-    """What a run's claims and attempts cost: the settings that decide it."""
+    """What a run's claims and attempts cost: the settings that decide it.
+
+    `unbegun_max` is how many claims in a row may end in silence before their first heartbeat: such a claim spends no attempt,
+    so that nothing else would end a run that ends its runners.
+    """
 
     lease_seconds: float = 60.0
     attempts_max: int = 3
+    unbegun_max: int = 5
     backoff: Backoff = field(default_factory=lambda: Backoff(base_seconds=5.0, factor=3.0, cap_seconds=600.0))
 
     @property
@@ -185,7 +192,10 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as it is. `claim_id` is its last claim, which may be over."""
+    """A run as it is. `claim_id` is its last claim, which may be over.
+
+    `unbegun` counts the claims, since its last heartbeat, that ended in silence before they had one.
+    """
 
     id: UUID
     agent_id: UUID
@@ -200,6 +210,7 @@ class Run:
     card_state_version: int | None
     state: RunState
     attempts: int
+    unbegun: int
     claim_id: UUID | None
     runner: str | None
     slot: int | None
@@ -431,6 +442,9 @@ def after_silence(run: Run, policy: RunPolicy) -> Conclusion:
         return Conclusion(state=step(run.state, RunMove.STOP), outcome=f"cancelled; {reason}")
     if run.state is RunState.RUNNING and run.attempts >= policy.attempts_max:
         return Conclusion(state=step(run.state, RunMove.LOSE), outcome="attempts spent", error=reason)
+    if run.state is RunState.CLAIMED and run.unbegun + 1 >= policy.unbegun_max:
+        error = f"{reason} of {policy.unbegun_max} claims in a row"
+        return Conclusion(state=step(run.state, RunMove.LOSE), outcome=NEVER_BEGUN, error=error)
     return Conclusion(state=step(run.state, RunMove.REQUEUE), error=reason, note={"reason": reason})
 
 

@@ -48,6 +48,7 @@ def run_of(row: Record) -> Run:
         card_state_version=row["card_state_version"],
         state=RunState(row["state"]),
         attempts=row["attempts"],
+        unbegun=row["unbegun"],
         claim_id=row["claim_id"],
         runner=row["runner"],
         slot=row["slot"],

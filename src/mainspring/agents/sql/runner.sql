@@ -109,7 +109,7 @@ select beat.runner_id, beat.attempts, beat.cancel_requested,
 -- name: start_run
 -- The first heartbeat: now an attempt counts.
 update mainspring.runs
-   set state = 'running', attempts = attempts + 1,
+   set state = 'running', attempts = attempts + 1, unbegun = 0,
        started_at  = coalesce(started_at, clock_timestamp()),
        lease_until = clock_timestamp() + make_interval(secs => $4::double precision)
  where tenant_id = $1 and id = $2 and claim_id = $3 and state = 'claimed';
@@ -126,7 +126,7 @@ select r.agent_id
 -- A heartbeat that comes after the run was taken back: its runner lives after all. Refused when the slot holds another run by
 -- now, or the agent has no slot to spare. The caller holds the runner, the agent and the run.
 update mainspring.runs r
-   set state = 'running', attempts = $4, outcome = null, error = null, ended_at = null,
+   set state = 'running', attempts = $4, unbegun = 0, outcome = null, error = null, ended_at = null,
        started_at  = coalesce(r.started_at, clock_timestamp()),
        lease_until = clock_timestamp() + make_interval(secs => $5::double precision)
  where r.tenant_id = $1 and r.id = $2 and r.claim_id = $3 and r.state in ('queued', 'lost')
@@ -256,6 +256,12 @@ select r.tenant_id, r.id
 -- name: database_time
 -- The clock that leases are measured by.
 select extract(epoch from clock_timestamp())::double precision;
+
+-- name: count_unbegun
+-- A claim that ended in silence before its first heartbeat. It spends no attempt, but it is counted.
+update mainspring.runs
+   set unbegun = unbegun + 1
+ where tenant_id = $1 and id = $2 and state = 'claimed';
 
 -- name: silent_tenants
 select distinct tenant_id

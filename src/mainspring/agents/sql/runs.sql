@@ -14,7 +14,7 @@ select id
 
 -- name: runs
 select r.id, r.agent_id, n.handle as agent_handle, r.card_id, r.card_key, r.effect_kind, r.effect_key, r.event_seq,
-       r.rule_id, r.rule_version, r.card_state_version, r.state, r.attempts, r.claim_id, w.name as runner, r.slot,
+       r.rule_id, r.rule_version, r.card_state_version, r.state, r.attempts, r.unbegun, r.claim_id, w.name as runner, r.slot,
        r.lease_until, r.not_before, r.cancel_requested, r.prompt, r.trigger, r.via, r.depth, r.trust, r.outcome, r.error,
        r.log_bytes, r.created_at, r.started_at, r.ended_at
   from mainspring.runs r
@@ -139,7 +139,7 @@ update mainspring.runs
 -- name: replay_runs
 -- The same runs with fresh attempts. Their last claim stays readable, and valid for nothing that it has not begun.
 update mainspring.runs
-   set state = 'queued', attempts = 0, not_before = clock_timestamp(), ended_at = null, outcome = null,
+   set state = 'queued', attempts = 0, unbegun = 0, not_before = clock_timestamp(), ended_at = null, outcome = null,
        cancel_requested = false
  where tenant_id = $1 and id = any($2::uuid[]) and state in ('failed', 'lost');
 
