@@ -152,3 +152,19 @@ async def test_a_transaction_cannot_append_for_two_tenants(hands: Hands):
             await hands.store.append(tx, one, [NewEvent("order.paid")])
             await hands.store.append(tx, other, [NewEvent("order.paid")])
     assert (await hands.head(one), await hands.head(other)) == (0, 0)
+
+
+async def test_where_events_came_from_is_told_of_those_that_say_so(hands: Hands):
+    one, other = await hands.tenant(), await hands.tenant()
+    async with hands.store.tenant(one) as tx:
+        await hands.store.append(
+            tx,
+            one,
+            [NewEvent("order.paid", traceparent="00-a"), NewEvent("order.sent"), NewEvent("order.lost")],
+        )
+    async with hands.store.tenant(other) as tx:
+        await hands.store.append(tx, other, [NewEvent("order.paid", traceparent="00-b")])
+    async with hands.store.system("test") as tx:
+        found = await hands.store.traceparents(tx, [(one, 1), (one, 2), (other, 1), (other, 9)])
+        assert await hands.store.traceparents(tx, []) == {}
+    assert found == {(one, 1): "00-a", (other, 1): "00-b"}

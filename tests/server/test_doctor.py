@@ -202,3 +202,13 @@ async def test_requests_are_counted_by_verb_and_status(board):
     scraped = (await board.client.get("/metrics")).text
     for name in ("mainspring_requests_in_hand", "mainspring_db_connections", "mainspring_request_seconds"):
         assert name in scraped
+
+
+async def test_where_a_request_came_from_is_on_its_events(board):
+    given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for headers, kept in (({"traceparent": given}, given), ({"traceparent": "nonsense"}, None), ({}, None)):
+        answer = await board.call("POST", "cards", json={"board": "OPS", "title": "x"}, headers=headers)
+        assert answer.status_code == 201
+        async with board.services.db.tenant(board.tenant) as scope:
+            head = await scope.fetchval("select traceparent from mainspring.events order by seq desc limit 1")
+        assert head == kept

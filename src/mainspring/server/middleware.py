@@ -12,13 +12,14 @@ import logging
 import math
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mainspring import telemetry
+from mainspring import telemetry, tracing
 from mainspring.ids import new_id
 from mainspring.rooms import FieldError
 from mainspring.server.load import Load
@@ -60,7 +61,8 @@ class Edge:
             telemetry.requests_turned_away.labels("overloaded").inc()
             await Problem.coded("overloaded").response(scope)(scope, receive, send)
             return
-        with self._load.work():
+        traceparent = Headers(scope=scope).get("traceparent")
+        with self._load.work(), tracing.arrived_with(traceparent) if traceparent else nullcontext():
             await self._served(scope, receive, send, request_id)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 from uuid import UUID
 
-from mainspring import telemetry
+from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome, check_executed
 from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
@@ -74,9 +74,10 @@ class Drain(Generic[H]):
                 tx, cursors, per_tenant=EVENTS_A_TENANT_MAX, limit=EVENTS_MAX
             )
             events = contiguous(cursors, read)
-            drained, owed = await self._owe(tx, events)
-            reach(FaultPoint.DRAIN_AFTER_INSERT)
-            await self._store.advance(tx, moves(cursors, drained))
+            with tracing.span("drain", links=[event.traceparent for event in events], events=len(events)):
+                drained, owed = await self._owe(tx, events)
+                reach(FaultPoint.DRAIN_AFTER_INSERT)
+                await self._store.advance(tx, moves(cursors, drained))
             reach(FaultPoint.DRAIN_BEFORE_COMMIT)
         reach(FaultPoint.DRAIN_AFTER_COMMIT)
         # the last one read, drained or not: tenants that stand still must not use up every round

@@ -160,6 +160,11 @@ class EventLog(Protocol[H_contra]):
     async def head(self, tx: H_contra, tenant: UUID) -> int:
         """Return the seq of a tenant's last event, 0 before the first."""
 
+    async def traceparents(
+        self, tx: H_contra, events: Sequence[tuple[UUID, int]]
+    ) -> Mapping[tuple[UUID, int], str]:
+        """Return where the events with these (tenant, seq) came from, those that say so."""
+
 
 class Cursors(Protocol[H_contra]):
     """How far each tenant's log has been drained."""

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Generic
 from uuid import UUID
 
-from mainspring import telemetry
+from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import Effect, Move, Settlement
 from mainspring.spine.errors import OutcomeUnknown, Transient
@@ -73,7 +73,10 @@ class Settler(Generic[H]):
         reach(FaultPoint.WORKER_BEFORE_SETTLE)
         judged = await self._judged(batch)
         self._settled([one.effect for one in judged if one.settlement is None])
-        await self._settle_all([(one.effect, one.settlement) for one in judged if one.settlement is not None])
+        with tracing.span("settle", effects=len(batch)):
+            await self._settle_all(
+                [(one.effect, one.settlement) for one in judged if one.settlement is not None]
+            )
         reach(FaultPoint.WORKER_AFTER_SETTLE)
 
     async def _judged(self, batch: Sequence[Finished]) -> Sequence[Finished]:

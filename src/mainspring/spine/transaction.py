@@ -7,9 +7,11 @@ If the process dies anywhere in here, nothing happened.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Generic
 from uuid import UUID
 
+from mainspring import tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import AlreadyOwed, NewEffect, Owed, check_executed
 from mainspring.spine.errors import Misuse
@@ -45,6 +47,8 @@ class Transaction(Generic[H]):
         """
         if self._closed:
             raise Misuse("this transaction has written its events already")
+        if event.traceparent is None and (traceparent := tracing.current()) is not None:
+            event = replace(event, traceparent=traceparent)
         self._pending.append((event, stamp))
 
     async def owe(self, effect: NewEffect) -> Owed | AlreadyOwed:
@@ -69,13 +73,17 @@ class Transaction(Generic[H]):
         if self._owed:
             await self._store.make_due(self.handle, self._owed)
         if self._pending:
-            self.appended = await self._store.append(
-                self.handle, self.tenant, [event for event, _ in self._pending]
-            )
-            for seq, (_, stamp) in zip(self.appended, self._pending, strict=True):
-                if stamp is not None:
-                    await stamp(seq)
+            with tracing.span("append", tenant=str(self.tenant), kinds=list(self.appended_kinds)):
+                await self._append()
             reach(FaultPoint.APPEND_BEFORE_COMMIT)
+
+    async def _append(self) -> None:
+        self.appended = await self._store.append(
+            self.handle, self.tenant, [event for event, _ in self._pending]
+        )
+        for seq, (_, stamp) in zip(self.appended, self._pending, strict=True):
+            if stamp is not None:
+                await stamp(seq)
 
     @property
     def has_owed(self) -> bool:

@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Generic, assert_never
 from uuid import UUID
 
-from mainspring import telemetry
+from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.breaker import evidence_of
 from mainspring.spine.effects import (
@@ -61,6 +61,7 @@ class InHand:
     trusted_until: float
     task: asyncio.Task[Finished | None] | None = None
     executed: bool = False
+    traceparent: str | None = None
 
 
 class _Undo(Exception):
@@ -185,14 +186,28 @@ class Worker(Generic[H]):
 
     async def _claim(self, request: ClaimRequest) -> int:
         asked_at = asyncio.get_running_loop().time()
+        span = tracing.Begun("claim")
         claimed = await self._store.claim(request)
         self._after = claimed.after
-        self._begin(claimed.effects, asked_at)
+        if claimed.effects:
+            span.end(worker=self._name, effects=len(claimed.effects))
+            traced = await self._traced(claimed.effects) if tracing.is_on() else {}
+            self._begin(claimed.effects, asked_at, traced)
         return len(claimed.effects)
 
-    def _begin(self, effects: Sequence[Effect], asked_at: float) -> None:
-        if not effects:
-            return
+    async def _traced(self, effects: Sequence[Effect]) -> Mapping[tuple[UUID, int], str]:
+        """Return from where the events came that owed these effects; a trace is a help, and holds nothing up."""
+        events = {(one.tenant_id, one.event_seq) for one in effects if one.event_seq is not None}
+        try:
+            async with self._store.system("traces") as tx:
+                return await self._store.traceparents(tx, sorted(events))
+        except Transient as error:
+            telemetry.loop_failures.labels("traces", type(error).__name__).inc()
+            return {}
+
+    def _begin(
+        self, effects: Sequence[Effect], asked_at: float, traced: Mapping[tuple[UUID, int], str]
+    ) -> None:
         reach(FaultPoint.WORKER_AFTER_CLAIM)
         self._empty.clear()
         # whoever slept through his lease may be given his own row again: the old run is over
@@ -202,7 +217,11 @@ class Worker(Generic[H]):
         self._executing += len(effects)
         for effect in effects:
             executor = self._executors[effect.kind]
-            held = InHand(effect, trusted_until=asked_at + executor.kind.lease_seconds)
+            held = InHand(
+                effect,
+                trusted_until=asked_at + executor.kind.lease_seconds,
+                traceparent=traced.get((effect.tenant_id, effect.event_seq or 0)),
+            )
             self._in_hand[effect.claim_id] = held
             held.task = loop.create_task(self._handle(executor, held))
             held.task.add_done_callback(partial(self._ended, executor, held))
@@ -220,7 +239,16 @@ class Worker(Generic[H]):
             down = Deferred(f"target {effect.target} is down", after_seconds=effect.down_seconds)
             return Finished(effect=effect, settlement=self._resolve(executor, effect, down))
         try:
-            return await self._execute(executor, held)
+            with tracing.span(
+                f"execute {effect.kind}",
+                parent=held.traceparent,
+                tenant=str(effect.tenant_id),
+                effect=str(effect.id),
+                key=effect.key,
+                attempt=effect.attempts + 1,
+                waited_seconds=effect.waited_seconds,
+            ):
+                return await self._execute(executor, held)
         except LeaseLost:
             return None
 

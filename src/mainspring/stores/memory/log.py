@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count, islice, takewhile
 from uuid import UUID
 
@@ -75,6 +75,18 @@ class MemoryLog:
             )
         tx.tables.heads.put(tenant, head + len(events))
         return seqs
+
+    async def traceparents(
+        self, tx: MemoryTransaction, events: Sequence[tuple[UUID, int]]
+    ) -> Mapping[tuple[UUID, int], str]:
+        """Return where these events came from, those that say so."""
+        with tx.statement():
+            found = {key: tx.tables.events.get(key) for key in events}
+        return {
+            key: event.traceparent
+            for key, event in found.items()
+            if event is not None and event.traceparent is not None
+        }
 
     async def read(self, tx: MemoryTransaction, tenant: UUID, *, after: int, limit: int) -> list[Event]:
         """Return a tenant's events behind `after`, in order."""

@@ -97,6 +97,13 @@ class PostgresStore(PostgresBreakers):
         """Return the seq of a tenant's last event, 0 before the first."""
         return int(await tx.fetchval(SQL["head"], tenant) or 0)
 
+    async def traceparents(
+        self, tx: Scope, events: Sequence[tuple[UUID, int]]
+    ) -> Mapping[tuple[UUID, int], str]:
+        """Return where these events came from, those that say so."""
+        found = await tx.fetch(SQL["traceparents"], [t for t, _ in events], [seq for _, seq in events])
+        return {(row["tenant_id"], row["seq"]): row["traceparent"] for row in found}
+
     # cursors ------------------------------------------------------------------------------------------------
 
     async def lock_lagging(

@@ -38,6 +38,13 @@ from mainspring.events e
 where e.tenant_id = $1 and e.seq = any($2::bigint[])
 order by e.seq;
 
+-- name: traceparents
+-- Asked only where somebody traces.
+select e.tenant_id, e.seq, e.traceparent
+from unnest($1::uuid[], $2::bigint[]) as u (tenant_id, seq)
+join mainspring.events e on e.tenant_id = u.tenant_id and e.seq = u.seq
+where e.traceparent is not null;
+
 -- name: head
 select head from mainspring.log_heads where tenant_id = $1;
 
