@@ -42,14 +42,22 @@ _BAD_DATA_CLASSES = frozenset({"22", "23", "54"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How long one transaction may sit idle, wait for a lock, and run a statement, in milliseconds."""
+    """How long one transaction may sit idle, wait for a lock, and run a statement, in milliseconds.
+
+    Args:
+        by_key: look the rows that a statement names up by their keys, one by one, and plan it for the tables as they are now,
+            at some tenths of a millisecond a time. For batches: left to itself the planner prefers to read a small table
+            from end to end, and the plan that is kept then reads a million rows so, until statistics are taken next.
+    """
 
     idle_ms: int = 5_000
     lock_ms: int = 5_000
     statement_ms: int = 30_000
+    by_key: bool = False
 
 
 COMMAND = Budget()
+BATCH = Budget(by_key=True)
 LONG_READ = Budget(statement_ms=60_000)
 
 # what is open in this task: a scope, by its purpose, or a unit that scopes may join
@@ -262,6 +270,8 @@ class Database:
                     f"{budget.idle_ms}",
                     f"{budget.lock_ms}",
                     f"{budget.statement_ms}",
+                    "force_custom_plan" if budget.by_key else "auto",
+                    "off" if budget.by_key else "on",
                 )
                 yield scope
                 scope.refuse_if_failed()
@@ -315,7 +325,9 @@ async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIter
 _SET_SCOPE = """
 select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
        set_config('idle_in_transaction_session_timeout', $3, true),
-       set_config('lock_timeout', $4, true), set_config('statement_timeout', $5, true)
+       set_config('lock_timeout', $4, true), set_config('statement_timeout', $5, true),
+       set_config('plan_cache_mode', $6, true), set_config('enable_seqscan', $7, true),
+       set_config('enable_hashjoin', $7, true), set_config('enable_mergejoin', $7, true)
 """
 
 

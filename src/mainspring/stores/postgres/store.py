@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mainspring import telemetry
-from mainspring.db import Connection, Database, Pool, Scope
+from mainspring.db import BATCH, COMMAND, Connection, Database, Pool, Scope
 from mainspring.ids import new_id
 from mainspring.spine.effects import (
     CRASHES_ALONE,
@@ -53,7 +53,7 @@ class PostgresStore(PostgresBreakers):
 
     def system(self, purpose: str) -> AbstractAsyncContextManager[Scope]:
         """Open a transaction that sees all tenants."""
-        return self.db.system(purpose)
+        return self.db.system(purpose, budget=BATCH if purpose == "settle" else COMMAND)
 
     def adopt(self, connection: Connection, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
         """Open a transaction on the caller's own connection, or join the one that is open on it."""
@@ -202,7 +202,7 @@ class PostgresStore(PostgresBreakers):
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         kinds, leases = list(request.lease_seconds), list(request.lease_seconds.values())
         after = request.after or _LOWEST
-        async with self.db.system("claim") as tx:
+        async with self.db.system("claim", budget=BATCH) as tx:
             if request.alone:
                 found = await tx.fetch(
                     SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE, DEFER_LIMIT_SECONDS
@@ -244,7 +244,7 @@ class PostgresStore(PostgresBreakers):
         """Renew claims; return the ids whose claim is lost."""
         if not claims:
             return frozenset()
-        async with self.db.system("renew") as tx:
+        async with self.db.system("renew", budget=BATCH) as tx:
             lost = await tx.fetch(SQL["renew"], *(list(column) for column in zip(*claims, strict=True)))
         return frozenset(row["id"] for row in lost)
 

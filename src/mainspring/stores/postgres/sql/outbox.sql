@@ -315,18 +315,21 @@ where d.tenant_id = h.tenant_id and d.family = 'executed' and d.bumps = h.bumps;
 
 -- name: renew
 -- Skipping locked rows: whoever holds one is settling or reclaiming it, and waiting for him would hold up all the others.
--- Here and in settle a claimed row is known by its lease (a CHECK holds the two together): said as `state = 'claimed'` it
--- draws the planner to effects_leased, which it takes for almost empty, and reads whole once for every row of the batch.
+-- Here and in settle each row of a batch is looked up by its key, in the order of ids, whatever the planner thinks of how many
+-- are claimed: it would take them for none, and read all of them, or all there is, once for every row. For the same reason
+-- a claimed row is known by its lease (a CHECK holds the two together): `state = 'claimed'` has an index of its own.
 with given as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::double precision[])
         as g (tenant_id, id, claim_id, lease_seconds)
 ), held as materialized (
     select e.tenant_id, e.id, g.lease_seconds
-    from mainspring.effects e
-    join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
-    where e.lease_until is not null
-    order by e.id
-    for update of e skip locked
+    from (select * from given order by id) g
+    cross join lateral (
+        select r.tenant_id, r.id
+        from mainspring.effects r
+        where r.tenant_id = g.tenant_id and r.id = g.id and r.claim_id = g.claim_id and r.lease_until is not null
+        for update skip locked
+    ) e
 ), renewed as (
     update mainspring.effects e
     set lease_until = clock_timestamp() + h.lease_seconds * interval '1 second'
@@ -336,8 +339,8 @@ with given as (
 )
 select g.id
 from given g
-where not exists (
-    select from mainspring.effects e
+where 0 = (
+    select count(*) from mainspring.effects e
     where e.tenant_id = g.tenant_id and e.id = g.id and e.claim_id = g.claim_id and e.lease_until is not null);
 
 -- name: settle
@@ -352,11 +355,13 @@ with given as (
            g.deferred, g.plain,
            case when g.state = 'pending' and e.cancel_requested then 'dropped' else g.state end as state,
            g.state = 'pending' and e.cancel_requested as cancelled
-    from mainspring.effects e
-    join given g on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
-    where e.lease_until is not null
-    order by e.id
-    for update of e
+    from (select * from given order by id) g
+    cross join lateral (
+        select r.tenant_id, r.id, r.worker, r.claimed_at, r.cancel_requested
+        from mainspring.effects r
+        where r.tenant_id = g.tenant_id and r.id = g.id and r.claim_id = g.claim_id and r.lease_until is not null
+        for update
+    ) e
 ), settled as (
     update mainspring.effects e
     set state = h.state,
@@ -398,12 +403,13 @@ select id from settled;
 -- to make due.
 with held as materialized (
     select e.tenant_id, e.id
-    from mainspring.effects e
-    join unnest($1::uuid[], $2::uuid[], $3::uuid[]) as g (tenant_id, id, claim_id)
-      on g.tenant_id = e.tenant_id and g.id = e.id and g.claim_id = e.claim_id
-    where e.lease_until is not null
-    order by e.id
-    for update of e
+    from (select * from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as g (tenant_id, id, claim_id) order by id) g
+    cross join lateral (
+        select r.tenant_id, r.id
+        from mainspring.effects r
+        where r.tenant_id = g.tenant_id and r.id = g.id and r.claim_id = g.claim_id and r.lease_until is not null
+        for update
+    ) e
 )
 update mainspring.effects e
 set state = 'done', outcome = 'done', error = null, claim_id = null, lease_until = null, deferred_since = null,
