@@ -30,4 +30,5 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "idempotency": ("created_at",),
     "operations": ("ended_at",),
     "audit": ("at",),
+    "webhook_secrets": ("created_at",),
 }
