@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from mainspring import migrate
+from mainspring import db, migrate
 from mainspring.embedded import EmbeddedPostgres
 from mainspring.embedded.postgres import ConnectArguments
 
@@ -42,8 +42,9 @@ async def database(postgres: EmbeddedPostgres, name: str) -> ConnectArguments:
 
 @asynccontextmanager
 async def pool(where: ConnectArguments, *, size: int) -> AsyncIterator[asyncpg.Pool]:
-    """Open a pool as a library user would, all its connections made."""
-    async with asyncpg.create_pool(**where, min_size=size, max_size=size) as opened:
+    """Open a pool as our server does."""
+    opened = await db.create_pool(max_size=size, **where)
+    async with opened:
         yield opened
 
 
