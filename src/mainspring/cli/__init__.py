@@ -37,6 +37,8 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     ),
     "event": ("mainspring.cli.event:app", "The log of what happened."),
     "effect": ("mainspring.cli.effect:app", "What is owed, and how far it is."),
+    "apply": ("mainspring.cli.ascode:apply", "Make agents, boards and rules from YAML files."),
+    "export": ("mainspring.cli.ascode:export", "Write agents, boards and rules as YAML files."),
     "audit": ("mainspring.cli.audit:app", "Who did what."),
     "token": ("mainspring.cli.token:app", "Tokens of people, agents and runners."),
     "explain": ("mainspring.cli.explain:explain", "The whole story of a card, event, effect, run or rule."),
