@@ -115,6 +115,12 @@ dead_letters = Gauge(
     ["kind"],
     registry=REGISTRY,
 )
+breaker_open = Gauge(
+    "mainspring_breaker_open",
+    "Targets that are taken to be down, by the number of tenants that wait for them.",
+    ["target"],
+    registry=REGISTRY,
+)
 event_head = Gauge("mainspring_event_head", "Sum of the heads of all logs.", registry=REGISTRY)
 drained_position = Gauge(
     "mainspring_drained_position", "Sum of the positions of all cursors.", registry=REGISTRY

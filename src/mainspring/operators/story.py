@@ -256,6 +256,8 @@ def effect_standing(row: Row) -> tuple[str, Tone]:
     match row["state"]:
         case "pending" if row["held"]:
             return "held until its rule is resumed", "wait"
+        case "pending" if row["down_until"]:
+            return _waits_for_target(row), "wait"
         case "pending" if row["later"]:
             why = f": {row['error'] or row['outcome']}" if row["error"] or row["outcome"] else ""
             return f"owed, tried again at {clock(row['not_before'])}{tried}{why}", "wait"
@@ -274,6 +276,14 @@ def effect_standing(row: Row) -> tuple[str, Tone]:
             return f"dead ({row['outcome']}){tried}: {row['error'] or 'no error was given'}", "bad"
         case state:
             return str(row["outcome"] or state), "quiet"
+
+
+def _waits_for_target(row: Row) -> str:
+    """Return what an effect waits for whose target is down: that one row tries again, and it may be another."""
+    why = f": {row['down_because']}" if row["down_because"] else ""
+    if row["is_down"]:
+        return f"waiting: target {row['target']} is down until {clock(row['down_until'])}{why}"
+    return f"waiting: target {row['target']} was down, and is being tried again{why}"
 
 
 def run_standing(row: Row) -> tuple[str, Tone]:

@@ -70,8 +70,10 @@ select e.seq, e.kind, e.subject, e.cause_seq
 select e.id, e.kind, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload, e.state, e.attempts, e.crashes, e.deferrals,
        e.epoch, e.worker, e.lease_until, e.not_before, e.not_before = 'infinity' as held, e.cancel_requested, e.outcome, e.error,
        e.created_at, e.settled_at, e.not_before > statement_timestamp() as later,
-       coalesce(e.lease_until < statement_timestamp(), false) as lease_over
+       coalesce(e.lease_until < statement_timestamp(), false) as lease_over,
+       b.open_until as down_until, b.open_until > statement_timestamp() as is_down, b.error as down_because
   from mainspring.effects e
+  left join mainspring.breakers b on b.tenant_id = e.tenant_id and b.target = e.target and b.open_until is not null
  where e.tenant_id = $1 and e.event_seq = any($2::bigint[])
  order by e.id;
 
@@ -79,8 +81,10 @@ select e.id, e.kind, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.
 select e.id, e.kind, e.key, e.event_seq, e.rule_id, e.rule_version, e.target, e.payload, e.state, e.attempts, e.crashes, e.deferrals,
        e.epoch, e.worker, e.lease_until, e.not_before, e.not_before = 'infinity' as held, e.cancel_requested, e.outcome, e.error,
        e.created_at, e.settled_at, e.not_before > statement_timestamp() as later,
-       coalesce(e.lease_until < statement_timestamp(), false) as lease_over
+       coalesce(e.lease_until < statement_timestamp(), false) as lease_over,
+       b.open_until as down_until, b.open_until > statement_timestamp() as is_down, b.error as down_because
   from mainspring.effects e
+  left join mainspring.breakers b on b.tenant_id = e.tenant_id and b.target = e.target and b.open_until is not null
  where e.tenant_id = $1 and e.id = any($2::uuid[])
  order by e.id;
 

@@ -23,3 +23,7 @@ group by kind;
 -- name: dead_runs
 -- Over all tenants, as the desk shows them; by the partial index of dead runs.
 select count(*) from mainspring.runs where state in ('failed', 'lost');
+
+-- name: open_breakers
+-- Targets that are taken to be down, and for how many tenants: few at any time.
+select target, count(*) as tenants from mainspring.breakers where open_until is not null group by target;
