@@ -123,3 +123,29 @@ def test_a_kill_in_a_replay_leaves_the_letter_on_the_desk_or_its_run_replayed(se
     wait_until(lambda: runs_of(server, card)[0]["state"] == "done", "the replayed run done")
     assert [run["id"] for run in runs_of(server, card)] == [failed["id"]]
     verified(server)
+
+
+def test_an_operation_outlives_every_server_that_carries_it_on(server: DevServer) -> None:
+    wait_until(server.is_up, "both servers up")
+    cards = [new_card(server, "poison") for _ in range(3)]
+    for card in cards:
+        move(server, card)
+    for card in cards:
+        wait_until(lambda card=card: card_now(server, card)["state"] == "stuck", "the poison's failure")  # type: ignore[misc]
+    failed = [runs_of(server, card)[0]["id"] for card in cards]
+    for card in cards:
+        server.call("PATCH", f"/cards/{card['key']}", {"fields": {"fixed": True}})
+    victims = {name: server.pid(name) for name in ("server-1", "server-2")}
+    for number in (1, 2):
+        server.arm(FaultPoint.DESK_AFTER_REPLAY, server=number)
+
+    operation = server.call("POST", "/desk/replay", {"kind": "run", "rate_per_second": 2})
+    path = f"/operations/{operation['id']}"
+    wait_until(lambda: server.call("GET", path)["state"] == "done", "the operation's end", seconds=60)
+
+    assert any(server.pid(name) != pid for name, pid in victims.items())
+    assert server.call("GET", path)["done"] == operation["total"] == len(cards)
+    for card, run_id in zip(cards, failed, strict=True):
+        wait_until(lambda card=card: runs_of(server, card)[0]["state"] == "done", "the replayed run done")  # type: ignore[misc]
+        assert [run["id"] for run in runs_of(server, card)] == [run_id]
+    verified(server)
