@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     retention_done_days: float = Field(
         default=7.0, ge=0.01, le=3650, description="how long finished effects are kept"
     )
+    agent_launches_per_hour_max: int = Field(
+        default=1000, ge=1, le=100_000, description="launches of one agent within an hour; further ones wait"
+    )
 
     @model_validator(mode="after")
     def _holds_together(self) -> Settings:

@@ -47,6 +47,9 @@ drain_poisoned = Counter(
 log_holes = Counter(
     "mainspring_log_holes", "Times a log was found with a hole; its tenant is stopped.", registry=REGISTRY
 )
+rules_paused = Counter(
+    "mainspring_rules_paused", "Rules that paused themselves for firing too often.", registry=REGISTRY
+)
 requests_failed = Counter(
     "mainspring_requests_failed",
     "HTTP requests that ended in a defect of ours.",

@@ -49,6 +49,7 @@ from mainspring.spine.transaction import Transaction
 from mainspring.stores.postgres import PostgresStore
 from mainspring.triggers import effects as triggers_effects
 from mainspring.triggers import history as triggers_history
+from mainspring.triggers.preview import PreviewService
 from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
@@ -105,6 +106,7 @@ class Services:
     db: Database
     spine: Engine
     boards: BoardService
+    preview: PreviewService
     agents: AgentService
     runs: RunService
     runners: RunnerService
@@ -166,11 +168,14 @@ def join(settings: Settings, pool: Pool) -> Services:
     policy = RunPolicy(lease_seconds=settings.run_lease_seconds, attempts_max=settings.run_attempts_max)
     run_verbs = RunVerbs(board_verbs)
     boards_effects.register(spine, run_verbs)
-    triggers_effects.register(spine, db, board_verbs, run_verbs)
+    triggers_effects.register(
+        spine, db, board_verbs, run_verbs, launches_per_hour_max=settings.agent_launches_per_hour_max
+    )
     room = agents_room.build(
         spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
     )
     keys = KeyService(db)
+    boards = BoardService(spine, db, run_verbs)
     log = LogService(db, spine)
     spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
     operations.register(spine, run_verbs)
@@ -186,7 +191,15 @@ def join(settings: Settings, pool: Pool) -> Services:
         pool=pool,
         db=db,
         spine=spine,
-        boards=BoardService(spine, db, run_verbs),
+        boards=boards,
+        preview=PreviewService(
+            spine,
+            boards,
+            board_verbs,
+            run_verbs,
+            launches_per_hour_max=settings.agent_launches_per_hour_max,
+            runner_silence_seconds=policy.lease_seconds,
+        ),
         agents=room.agents,
         runs=room.runs,
         runners=room.runners,

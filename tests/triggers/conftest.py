@@ -17,6 +17,7 @@ from mainspring.boards import verbs as board_verbs
 from mainspring.boards.model import BoardState, Card, NewCard
 from mainspring.boards.service import BoardService
 from mainspring.ids import new_id
+from mainspring.migrations.deadlines import DEADLINES as PRODUCT_DEADLINES
 from mainspring.rooms import Actor, ServerSpine, system_actor
 from mainspring.spine.engine import Spine
 from mainspring.spine.events import NO_CAUSE, Cause, Event
@@ -25,6 +26,7 @@ from mainspring.stores.postgres.deadlines import DEADLINES, age
 from mainspring.triggers import effects
 from mainspring.triggers.explain import RuleVerdict, verdicts
 from mainspring.triggers.model import Rule
+from mainspring.triggers.preview import PreviewService
 from mainspring.triggers.service import RuleService
 
 STATES = (
@@ -44,6 +46,7 @@ class House:
     boards: BoardService
     runs: RunVerbs
     rules: RuleService
+    preview: PreviewService
     tenant: UUID
     ana: Actor
     echo: Actor
@@ -54,6 +57,13 @@ class House:
         """A rule that launches echo."""
         launch = {"agent": more.pop("agent", "echo"), "prompt": more.pop("prompt", "{{card.title}}")}
         body = {"name": name, "when": when, "do": {"launch": launch}, "options": more}
+        return (await self.rules.create(self.ana, body)).rule
+
+    async def promotion(
+        self, when: dict[str, Any], name: str = "p", *, agent: str = "echo", **options: Any
+    ) -> Rule:
+        """A rule that pins to echo."""
+        body = {"name": name, "when": when, "do": {"promote": {"agent": agent}}, "options": options}
         return (await self.rules.create(self.ana, body)).rule
 
     async def card(
@@ -71,10 +81,10 @@ class House:
     async def last(self, kind: str) -> Event:
         return [event for event in await self.events() if event.kind == kind][-1]
 
-    async def launches(self) -> list[tuple[str, str | None, str | None]]:
+    async def launches(self, kind: str = "launch") -> list[tuple[str, str | None, str | None]]:
         """(state, outcome, error) of every launch, oldest first."""
         async with self.db.tenant(self.tenant) as scope:
-            rows = await self.spine.store.effects(scope, self.tenant, kind="launch", limit=10_000)
+            rows = await self.spine.store.effects(scope, self.tenant, kind=kind, limit=10_000)
         return [(row.state.value, row.outcome, row.error) for row in rows]
 
     async def keys(self) -> list[str]:
@@ -83,6 +93,10 @@ class House:
                 row.key
                 for row in await self.spine.store.effects(scope, self.tenant, kind="launch", limit=10_000)
             ]
+
+    async def outcomes(self, kind: str = "launch") -> list[str | None]:
+        """What every launch came to, oldest first."""
+        return [outcome for _, outcome, _ in await self.launches(kind)]
 
     async def queued(self) -> list[asyncpg.Record]:
         async with self.db.tenant(self.tenant) as scope:
@@ -110,7 +124,7 @@ class House:
         """Let time pass."""
         conn = await asyncpg.connect(**self.admin)
         try:
-            await age(conn, days * 86_400.0 + seconds, DEADLINES)
+            await age(conn, days * 86_400.0 + seconds, {**DEADLINES, **PRODUCT_DEADLINES})
         finally:
             await conn.close()
 
@@ -152,9 +166,23 @@ async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[
         await boards.create_board(ana, key="OPS", name="Operations", states=STATES, reflect={})
         plain = tuple(BoardState(name=name) for name in ("inbox", "ready", "doing", "shipped"))
         await boards.create_board(ana, key="WEB", name="Web", states=plain, reflect={})
+        preview = PreviewService(
+            spine, boards, board_verbs, runs, launches_per_hour_max=1_000, runner_silence_seconds=60.0
+        )
+        rules = RuleService(spine, store.db)
         yield House(
-            spine=spine, db=store.db, boards=boards, runs=runs, rules=RuleService(spine, store.db), tenant=tenant,
+            spine=spine, db=store.db, boards=boards, runs=runs, rules=rules, preview=preview, tenant=tenant,
             ana=ana, echo=echo, flaky=flaky, admin=database.admin,
         )  # fmt: skip
     finally:
         await pool.close()
+
+
+@pytest.fixture
+async def other(house: House) -> ServerSpine:
+    """Another server process's engine on the same database, with rules of its own in memory."""
+    spine: ServerSpine = Spine(house.spine.store, name="other")
+    runs = RunVerbs(board_verbs)
+    board_effects.register(spine, runs)
+    effects.register(spine, house.db, board_verbs, runs)
+    return spine

@@ -32,7 +32,10 @@ async def api(house: House) -> AsyncIterator[httpx.AsyncClient]:
         async def authenticate(self, secret: str) -> Holder | None:
             return Holder(token_id=new_id(), actor=house.ana, kind="user", role=secret)  # type: ignore[arg-type]
 
-    app = create_app(SimpleNamespace(rules=house.rules, tokens=Tokens(), audit=DeedService(house.db)))  # type: ignore[arg-type]
+    services = SimpleNamespace(
+        rules=house.rules, preview=house.preview, tokens=Tokens(), audit=DeedService(house.db)
+    )
+    app = create_app(services)  # type: ignore[arg-type]
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app),
         base_url="http://test/api/v1",
@@ -48,7 +51,7 @@ async def test_a_rules_life(api: httpx.AsyncClient) -> None:
     assert made.headers["location"] == f"/api/v1/rules/{rule['id']}"
     assert rule == rule | RULE | {"options": {}, "enabled": True, "remarks": [], "changed_by": "ana"}
     shown = await api.get("/rules/Ready to Echo")
-    assert shown.json() | {"remarks": []} == rule
+    assert shown.json() | {"remarks": []} == rule | {"held": 0}
     edited = await api.patch(
         f"/rules/{rule['id']}", json={"options": {"recheck": True}}, headers={"If-Match": '"1"'}
     )
@@ -79,9 +82,11 @@ async def test_a_rule_may_be_made_switched_off_and_switched_on_by_an_edit(api: h
     ("change", "code", "pointer"),
     [
         ({"when": {"cooldown": 1}}, "invalid", "/when/cooldown"),
-        ({"when": {"min_trust": "member"}}, "not_available_yet", "/when/min_trust"),
+        ({"when": {"sources": ["x"]}}, "not_available_yet", "/when/sources"),
+        ({"when": {"min_trust": "me"}}, "invalid", "/when/min_trust"),
         ({"do": {"webhook": {"url": "http://x"}}}, "not_available_yet", "/do/webhook"),
-        ({"options": {"max_per_hour": 3}}, "not_available_yet", "/options/max_per_hour"),
+        ({"options": {"max_per_hour": 0}}, "invalid", "/options/max_per_hour"),
+        ({"options": {"while_running": "wait"}}, "invalid", "/options/while_running"),
         ({"when": {"kinds": ["card.created"], "to_states": ["ready"]}}, "invalid", "/when/to_states"),
         ({"when": {"boards": ["NONE"]}}, "invalid", "/when/boards"),
         ({"enabled": 1}, "invalid", "/enabled"),
@@ -142,12 +147,114 @@ async def test_members_see_rules_and_operators_change_them(api: httpx.AsyncClien
         ("PATCH", f"/rules/{rule['id']}"),
         ("POST", f"/rules/{rule['id']}/enable"),
         ("POST", f"/rules/{rule['id']}/disable"),
+        ("POST", f"/rules/{rule['id']}/pause"),
+        ("POST", f"/rules/{rule['id']}/resume"),
         ("DELETE", f"/rules/{rule['id']}"),
     ):
         refused = await api.request(
             method, path, headers=MEMBER, **({"json": {}} if method != "DELETE" else {})
         )
         assert refused.status_code == 403
+
+
+async def test_a_rule_with_every_term_and_option_comes_back_as_it_was_said(api: httpx.AsyncClient) -> None:
+    said = {
+        "name": "all",
+        "when": {
+            "kinds": ["card.moved"],
+            "fields": {"team": ["a", "b"], "urgent": True, "owner": None},
+            "min_trust": "stranger",
+        },
+        "do": {"launch": {"agent": "echo", "prompt": "go"}},
+        "options": {
+            "max_event_age_seconds": 60,
+            "cooldown_seconds": 1.5,
+            "max_per_hour": 5,
+            "while_running": "queue_one",
+            "queued_timeout_seconds": 30,
+        },
+    }
+    made = (await api.post("/rules", json=said)).json()
+    assert made == made | said
+    shown = (await api.get("/rules/all")).json()
+    assert {name: shown[name] for name in said} == said
+    pinned = said | {"name": "pin", "do": {"promote": {"agent": "echo"}}, "options": {"max_per_hour": 5}}
+    assert (await api.post("/rules", json=pinned)).json()["do"] == {"promote": {"agent": "echo"}}
+
+
+async def test_a_rule_is_paused_and_resumed(api: httpx.AsyncClient, house: House) -> None:
+    rule = (await api.post("/rules", json=RULE)).json()
+    assert (rule["paused_because"], rule["paused_at"]) == (None, None)
+    path = f"/rules/{rule['id']}"
+    early = await api.post(f"{path}/resume", json={"owed": "run"})
+    assert (early.status_code, early.json()["code"]) == (409, "rule_not_paused")
+    paused = await api.post(f"{path}/pause", json={"because": "looking into it"})
+    assert (paused.status_code, paused.headers["etag"]) == (200, '"1"')
+    assert paused.json()["paused_because"] == "looking into it"
+    await house.move(await house.card(), "ready")
+    await house.spine.run_once()
+    assert (await api.get(path)).json()["held"] == 1
+    for odd in ({}, {"owed": "both"}, {"owed": "run", "x": 1}):
+        assert (await api.post(f"{path}/resume", json=odd)).status_code == 422
+    resumed = await api.post(f"{path}/resume", json={"owed": "discard"})
+    assert (resumed.json()["held"], resumed.json()["paused_because"]) == (1, None)
+    assert (await api.post(f"{path}/pause")).json()["paused_because"] == "by ana"  # no body at all
+    await api.post(f"{path}/disable")
+    off = await api.post(f"{path}/pause")
+    assert (off.status_code, off.json()["code"]) == (409, "rule_disabled")
+    assert (await api.post("/rules/none/pause")).status_code == 404
+
+
+async def test_a_rule_is_tried_out_saved_or_not(api: httpx.AsyncClient, house: House) -> None:
+    card = await house.card()
+    await house.move(card, "ready")
+    before = len(await house.events())
+    unsaved = await api.post("/rules/test", json={"when": RULE["when"], "do": RULE["do"]})
+    tried = unsaved.json()
+    assert (unsaved.status_code, tried["events"], tried["matched"], tried["would_happen"]) == (
+        200,
+        before,
+        1,
+        1,
+    )
+    assert tried["missed_by"] == {"kinds": before - 1}
+    [hit] = [one for one in tried["data"] if one["matched"]]
+    assert (hit["kind"], hit["subject"], hit["then"], hit["actor"]) == (
+        "card.moved",
+        "WEB-1",
+        "launch echo",
+        "ana",
+    )
+    assert len(await house.events()) == before
+    assert await house.launches() == []
+    await api.post("/rules", json=RULE)
+    saved = (await api.post("/rules/ready to echo/test", json={"last": 2}, headers=MEMBER)).json()
+    assert (saved["events"], saved["matched"]) == (2, 1)
+    assert (await api.post("/rules/ready to echo/test")).json()["matched"] == 1
+    for odd in ({"last": 0}, {"last": 1_001}, {"last": "x"}, {"last": True}):
+        assert (await api.post("/rules/ready to echo/test", json=odd)).status_code == 422
+        refused = await api.post("/rules/test", json=RULE | odd)
+        assert [error["pointer"] for error in refused.json()["errors"]] == ["/last"]
+    refused = await api.get("/rules/test")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    wrong = await api.post("/rules/test", json=RULE | {"when": {"boards": ["NONE"]}})
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/when/boards")
+
+
+async def test_who_would_wake_is_told_before_the_move(api: httpx.AsyncClient, house: House) -> None:
+    await api.post("/rules", json=RULE)
+    card = await house.card()
+    found = await api.get(f"/cards/{card.key}/preview", params={"to": "Ready"}, headers=MEMBER)
+    assert found.status_code == 200
+    told = found.json()
+    assert (told["card"], told["from"], told["to"], told["moves"]) == ("WEB-1", "inbox", "ready", True)
+    assert [(one["do"], one["agent"], one["rule"]["name"], one["happens"]) for one in told["wakes"]] == [
+        ("launch", "echo", "ready to echo", True)
+    ]
+    nowhere = await api.get(f"/cards/{card.key}/preview", params={"to": "nowhere"})
+    assert (nowhere.status_code, nowhere.json()["errors"][0]["pointer"]) == (422, "/to")
+    assert (await api.get(f"/cards/{card.key}/preview")).status_code == 422
+    assert (await api.get("/cards/WEB-99/preview", params={"to": "ready"})).status_code == 404
 
 
 async def test_the_api_describes_rules(api: httpx.AsyncClient) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from mainspring.rooms import Invalid
-from mainspring.triggers.checks import definition_of, handles_of, remarks_on
-from mainspring.triggers.model import Definition, Known, Launch, Options, Terms
+from mainspring.triggers.checks import definition_of
+from mainspring.triggers.model import Definition, Known, Launch, Options, Promote
+from mainspring.triggers.sense import handles_of, remarks_on
+from mainspring.triggers.terms import Terms
 
 LAUNCH = {"launch": {"agent": "echo", "prompt": "{{card.title}}"}}
 KNOWN = Known(
@@ -56,30 +58,21 @@ def test_a_rule_is_read_folded() -> None:
 
 
 def test_a_prompt_may_be_left_out() -> None:
-    assert (
-        definition_of(body(do={"launch": {"agent": "echo"}})).action.prompt
-        == "{{card.title}}\n\n{{card.body}}"
+    assert definition_of(body(do={"launch": {"agent": "echo"}})).action == Launch(
+        agent="echo", prompt="{{card.title}}\n\n{{card.body}}"
     )
 
 
 @pytest.mark.parametrize(
     ("given", "pointer"),
     [
-        (body({"min_trust": "member"}), "/when/min_trust"),
-        (body({"fields": {}}), "/when/fields"),
         (body({"channels": ["x"]}), "/when/channels"),
         (body({"sources": ["x"]}), "/when/sources"),
         (body({"ref": "x"}), "/when/ref"),
         (body({"branches": ["x"]}), "/when/branches"),
         (body({"kinds": ["message.posted"]}), "/when/kinds/0"),
         (body({"kinds": ["card.moved", "schedule.due"]}), "/when/kinds/1"),
-        (body(do={"promote": {"agent": "echo"}}), "/do/promote"),
         (body(do={"webhook": {"url": "x"}}), "/do/webhook"),
-        (body(options={"max_event_age_seconds": 1}), "/options/max_event_age_seconds"),
-        (body(options={"cooldown_seconds": 1}), "/options/cooldown_seconds"),
-        (body(options={"max_per_hour": 1}), "/options/max_per_hour"),
-        (body(options={"while_running": "skip"}), "/options/while_running"),
-        (body(options={"queued_timeout_seconds": 1}), "/options/queued_timeout_seconds"),
     ],
 )
 def test_what_the_language_knows_and_this_release_does_not(given: dict[str, Any], pointer: str) -> None:
@@ -133,6 +126,32 @@ def test_what_the_language_knows_and_this_release_does_not(given: dict[str, Any]
         (body(options={"recheck": 1}), "/options/recheck", "must be true or false"),
         (body(options={"rechek": True}), "/options/rechek", "did you mean recheck?"),
         (body(options={"consume_label": True}), "/options/consume_label", "there are none"),
+        (body({"min_trust": "friend"}), "/when/min_trust", "must be one of stranger, forge, agent, member"),
+        (body({"min_trust": ["member"]}), "/when/min_trust", "must be one of"),
+        (body({"fields": ["x"]}), "/when/fields", "must be an object"),
+        (body({"fields": {}}), "/when/fields", "leave it out"),
+        (body({"fields": {"a": []}}), "/when/fields/a", "could never hold"),
+        (body({"fields": {"a": {"b": 1}}}), "/when/fields/a", "must be a text, number"),
+        (body({"fields": {"a": [[1]]}}), "/when/fields/a", "must be a text, number"),
+        (body({"fields": {"a": "x\0"}}), "/when/fields/a", "without NUL"),
+        (body({"fields": {"a": "\ud800"}}), "/when/fields/a", "without NUL"),
+        (body({"fields": {"a": 10**400}}), "/when/fields/a", "within 64 bits"),
+        (body({"fields": {"a": float("nan")}}), "/when/fields/a", "within 64 bits"),
+        (body({"fields": {"": 1}}), "/when/fields/", "must not be empty"),
+        (body({"fields": {str(n): n for n in range(65)}}), "/when/fields", "64 are allowed"),
+        (body({"changes": ["broken"], "kinds": ["rule.changed"]}), "/when/changes/0", "no change of a rule"),
+        (body({"kinds": ["custom."]}), "/when/kinds/0", "no kind of event"),
+        (body(do={"promote": {}}), "/do/promote/agent", "is missing"),
+        (body(do={"promote": {"agent": "echo", "prompt": "x"}}), "/do/promote/prompt", "is no field"),
+        (body(do={"promote": {"agent": "echo"}, **LAUNCH}), "/do", "make a rule of each"),
+        (body(options={"max_event_age_seconds": 0}), "/options/max_event_age_seconds", "more than 0"),
+        (body(options={"max_event_age_seconds": True}), "/options/max_event_age_seconds", "a number of seconds"),
+        (body(options={"cooldown_seconds": 604_801}), "/options/cooldown_seconds", "at most 604800"),
+        (body(options={"cooldown_seconds": float("nan")}), "/options/cooldown_seconds", "a number of seconds"),
+        (body(options={"queued_timeout_seconds": "5"}), "/options/queued_timeout_seconds", "a number of seconds"),
+        (body(options={"max_per_hour": 1.5}), "/options/max_per_hour", "a whole number"),
+        (body(options={"max_per_hour": 10_001}), "/options/max_per_hour", "from 1 to 10000"),
+        (body(options={"while_running": []}), "/options/while_running", "must be one of allow, skip, queue_one"),
     ],
 )  # fmt: skip
 def test_a_field_at_fault_is_named(given: dict[str, Any], pointer: str, says: str) -> None:
@@ -161,6 +180,9 @@ def test_every_field_at_fault_is_named_at_once() -> None:
         ({"labels_all": ["x", "y"], "labels_none": ["x"]}, "/when/labels_none", "labels_all asks for"),
         ({"labels_any": ["x", "y"], "labels_none": ["x", "y"]}, "/when/labels_none", "every label of labels_any"),
         ({"labels_added": ["x"], "labels_none": ["x"]}, "/when/labels_none", "every label of labels_added"),
+        ({"kinds": ["effect.dead"], "boards": ["OPS"]}, "/when/boards", "effect.dead carries no boards"),
+        ({"kinds": ["custom.x"], "agents": ["echo"]}, "/when/agents", "custom.x carries no agents"),
+        ({"changes": ["paused"]}, "/when/changes", "looks at cards and runs, which carries no changes; rule.changed does"),
     ],
 )  # fmt: skip
 def test_a_rule_that_can_never_fire_is_refused_with_the_reason(
@@ -169,6 +191,73 @@ def test_a_rule_that_can_never_fire_is_refused_with_the_reason(
     errors = refused(body(when))
     assert says in errors[pointer]
     assert errors[pointer].startswith("can never fire: ")
+
+
+def test_a_rule_says_all_that_it_can_say() -> None:
+    read = definition_of(
+        body(
+            {
+                "kinds": ["card.moved"],
+                "fields": {"team": ["b", "a", "a"], "urgent": True, "n": [1, True], "gone": None},
+                "min_trust": " Stranger ",
+            },
+            options={
+                "max_event_age_seconds": 60,
+                "cooldown_seconds": 0.5,
+                "max_per_hour": 3,
+                "while_running": "queue_one",
+                "queued_timeout_seconds": 10,
+                "recheck": False,
+            },
+        )
+    )
+    assert read.as_json() | {"do": LAUNCH} == {
+        "name": "r",
+        "when": {
+            "kinds": ["card.moved"],
+            "fields": {"gone": None, "n": [True, 1], "team": ["a", "b"], "urgent": True},
+            "min_trust": "stranger",
+        },
+        "do": LAUNCH,
+        "options": {
+            "max_event_age_seconds": 60,
+            "cooldown_seconds": 0.5,
+            "max_per_hour": 3,
+            "while_running": "queue_one",
+            "queued_timeout_seconds": 10,
+        },
+    }
+    assert definition_of(read.as_json()) == read
+    assert Terms.from_json(read.terms.as_json()) == read.terms
+    assert Options.from_json(read.options.as_json()) == read.options
+    plain = definition_of(body(options={"while_running": "allow", "cooldown_seconds": None}))
+    assert plain.options == Options()
+
+
+def test_a_promotion_is_read_and_needs_a_card() -> None:
+    read = definition_of(body({"kinds": ["card.moved"]}, {"promote": {"agent": "@Echo"}}))
+    assert read.action == Promote(agent="echo")
+    assert definition_of(read.as_json()) == read
+    for when in ({"kinds": ["effect.dead"]}, {"kinds": ["rule.changed"]}, {"kinds": ["card.deleted"]}):
+        assert "can never happen" in refused(body(when, {"promote": {"agent": "echo"}}))["/do/promote"]
+    for option, value in (("while_running", "skip"), ("queued_timeout_seconds", 1)):
+        errors = refused(body(do={"promote": {"agent": "echo"}}, options={option: value}))
+        assert "for a rule that launches" in errors[f"/options/{option}"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        (["card.moved"], "{{card.title}}\n\n{{card.body}}"),
+        (["run.failed", "card.moved"], "{{card.title}}\n\n{{card.body}}"),
+        (["effect.dead"], "{{event.kind}} {{event.subject}}"),
+        (["custom.deploy", "rule.changed"], "{{event.kind}} {{event.subject}}"),
+    ],
+)
+def test_what_is_told_when_nothing_is_said_fits_the_kinds(kinds: list[str], told: str) -> None:
+    read = definition_of(body({"kinds": kinds}, {"launch": {"agent": "echo"}}))
+    assert isinstance(read.action, Launch)
+    assert read.action.prompt == told
 
 
 @pytest.mark.parametrize("option", ["recheck", "consume_label"])
@@ -186,6 +275,7 @@ def test_a_deleted_card_cannot_be_looked_at_again(option: str) -> None:
         {"states": ["x", "y"], "to_states": ["y"]},
         {"labels_any": ["x", "y"], "labels_none": ["x"]},
         {"kinds": ["run.failed"], "boards": ["OPS"], "labels_none": ["x"], "agents": ["echo"]},
+        {"kinds": ["custom.deploy"], "boards": ["OPS"], "fields": {"a": 1}, "actors": ["ana"]},
     ],
 )
 def test_a_rule_that_can_fire_is_taken(when: dict[str, Any]) -> None:
@@ -196,7 +286,7 @@ def test_a_rule_that_can_fire_is_taken(when: dict[str, Any]) -> None:
 
 
 def remarks(when: dict[str, Any], agent: str = "echo") -> dict[str, str]:
-    read = definition_of(body(when, {"launch": {"agent": agent}}))
+    read = definition_of(body(when, {"launch": {"agent": agent, "prompt": "go"}}))
     return {remark.pointer: remark.detail for remark in remarks_on(read, KNOWN)}
 
 

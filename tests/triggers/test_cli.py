@@ -46,7 +46,7 @@ async def cli(house: House, monkeypatch, capsys) -> AsyncIterator[Run]:
         async def authenticate(self, secret: str) -> Holder | None:
             return Holder(token_id=new_id(), actor=house.ana, kind="user", role="operator")
 
-    app = create_app(SimpleNamespace(rules=house.rules, tokens=Tokens()))
+    app = create_app(SimpleNamespace(rules=house.rules, preview=house.preview, tokens=Tokens()))
     sock = socket.create_server(("127.0.0.1", 0))
     server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -80,7 +80,7 @@ async def test_a_rule_from_flags_and_its_life(cli):
     ]
     code, out, _ = await cli("rule", "list")
     assert code == 0
-    assert "ready to echo  yes" in out
+    assert "ready to echo  enabled" in out
     code, out, _ = await cli("rule", "disable", "Ready to Echo", "--if-version", "1", "--json")
     assert (code, json.loads(out)["enabled"], json.loads(out)["version"]) == (0, False, 2)
     code, _, err = await cli("rule", "enable", "ready to echo", "--if-version", "1")
@@ -92,6 +92,87 @@ async def test_a_rule_from_flags_and_its_life(cli):
     assert (await cli("rule", "delete", "ready to echo"))[0] == 0
     code, _, err = await cli("rule", "show", "ready to echo")
     assert (code, "no rule ready to echo" in err) == (3, True)
+
+
+async def test_every_term_and_option_has_a_flag(cli):
+    code, out, _ = await cli(
+        "rule", "create", "all", "--kind", "card.moved", "--field", "team=a", "--field", "urgent=true",
+        "--field", 'size=["s", 1]', "--min-trust", "stranger", "--launch", "echo", "--max-event-age", "60", "--cooldown", "1.5",
+        "--max-per-hour", "5", "--while-running", "queue_one", "--queued-timeout", "30", "--json",
+    )  # fmt: skip
+    made = json.loads(out)
+    assert code == 0
+    assert made["when"] == {
+        "kinds": ["card.moved"],
+        "fields": {"team": "a", "urgent": True, "size": [1, "s"]},
+        "min_trust": "stranger",
+    }
+    assert made["options"] == {
+        "max_event_age_seconds": 60,
+        "cooldown_seconds": 1.5,
+        "max_per_hour": 5,
+        "while_running": "queue_one",
+        "queued_timeout_seconds": 30,
+    }
+    code, out, _ = await cli("rule", "show", "all")
+    assert "fields: size = 1, s, team = a, urgent = true" in out
+    assert "while_running = queue_one" in out
+    code, out, _ = await cli("rule", "create", "pin", "--kind", "card.moved", "--promote", "echo")
+    assert (code, "promote  echo" in out, "prompt" in out) == (0, True, False)
+    code, out, _ = await cli(
+        "rule", "create", "alarm", "--kind", "rule.changed", "--change", "paused", "--launch", "echo"
+    )
+    assert (code, "changes: paused" in out) == (0, True)
+    assert (await cli("rule", "list"))[1].count("promote echo") == 1
+    assert (await cli("rule", "create", "x", "--field", "team", "--launch", "echo"))[0] == 2
+
+
+async def test_a_rule_is_paused_resumed_and_tried_out(cli, house, tmp_path):
+    await cli("rule", "create", "r", "--kind", "card.moved", "--to-state", "ready", "--launch", "echo")
+    code, out, _ = await cli("rule", "pause", "r", "--because", "looking into it")
+    assert (code, "r  paused" in out, "paused   looking into it" in out) == (0, True, True)
+    card = await house.card()
+    await house.move(card, "ready")
+    await house.spine.run_once()
+    assert "looking into it; 1 held" in (await cli("rule", "show", "r"))[1]
+    for argv in (["r"], ["r", "--run", "--discard"]):
+        code, _, err = await cli("rule", "resume", *argv)
+        assert (code, "--run or --discard" in err) == (2, True)
+    code, out, err = await cli("rule", "resume", "r", "--run")
+    assert (code, err, "r  enabled" in out) == (0, "1 held: they run now\n", True)
+    assert (await cli("rule", "resume", "r", "--discard"))[0] == 5
+    code, out, _ = await cli("rule", "test", "r", "--last", "50")
+    assert code == 0
+    assert "card.moved WEB-1: launch echo" in out
+    assert "1 of 5 events match, 1 would happen; missed: 4 by kinds" in out
+    rule = {"when": {"to_states": ["doing"]}, "do": {"launch": {"agent": "echo"}}}
+    file = tmp_path / "rule.json"
+    file.write_text(json.dumps(rule))
+    code, out, _ = await cli("rule", "test", "--file", str(file), "--json")
+    assert (code, json.loads(out)["matched"]) == (0, 0)
+    assert (await cli("rule", "create", "test", "--kind", "card.moved", "--launch", "echo"))[0] == 0
+    assert "test  enabled" in (await cli("rule", "show", "test"))[1]
+    assert (await cli("rule", "test", "test"))[0] == 0
+    assert (await cli("rule", "test"))[0] == 2
+    assert (await cli("rule", "test", "none"))[0] == 3
+
+
+async def test_a_move_is_previewed(cli, house):
+    await cli("rule", "create", "r", "--kind", "card.moved", "--to-state", "ready", "--launch", "echo")
+    await cli("rule", "create", "s", "--kind", "card.moved", "--to-state", "doing", "--launch", "flaky")
+    card = await house.card()
+    code, out, _ = await cli("card", "preview", card.key, "ready")
+    assert code == 0
+    assert out.splitlines() == [
+        "WEB-1  inbox → ready",
+        "✓ launch echo (rule r): queued, and waits for a runner",
+        "  rule s: no: to_states: it went to ready, the rule asks for doing",
+        "  no pin launches: the card would not be both pinned to an agent and in an eligible state",
+    ]
+    assert (await cli("card", "move", card.key, "ready", "--dry-run"))[1] == out
+    assert (await house.boards.get_card(house.tenant, card.key)).state == "inbox"
+    code, out, _ = await cli("card", "preview", card.key, "inbox")
+    assert (code, out) == (0, "WEB-1 is in inbox already: nothing would happen\n")
 
 
 async def test_a_rule_from_a_file_or_stdin_with_flags_laid_over_it(cli, tmp_path):

@@ -278,7 +278,7 @@ async def test_two_rules_do_not_feed_on_each_other(house: House) -> None:
 
 
 async def test_the_trust_of_the_event_is_the_runs(house: House) -> None:
-    await house.rule(MOVED)
+    await house.rule(MOVED | {"min_trust": "stranger"})
     card = await house.card()
     stranger = house.system(Cause(seq=1, depth=2, trust=Trust.STRANGER))
     await house.boards.move_card(stranger, card.key, "ready")

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.boards.model import Board, BoardState, Card
 from mainspring.ids import new_id
+from mainspring.spine.events import Trust
 from mainspring.triggers.matcher import RuleIndex, facts_of, first_failed, first_failed_now
-from mainspring.triggers.model import DEPTH_MAX, RULE_KINDS, Options, RuleVersion, Terms
+from mainspring.triggers.model import DEPTH_MAX, Options, RuleVersion
+from mainspring.triggers.terms import DEFAULT_KINDS, RULE_KINDS, Terms
 
 from .values import card, event, rule
 
@@ -53,11 +56,22 @@ def failed(version: RuleVersion, kind: str = "card.moved", **data: Any) -> str |
         ({"actors": ["bob"]}, {}, "actors"),
         ({"actors": ["members", "agents"]}, {"actor": {"kind": "system", "handle": "mainspring"}}, "actors"),
         ({"agents": ["echo"]}, {"run": RUN}, "agents"),  # a move is no run's event
+        ({"fields": {"team": "a"}}, {"card": card(fields={"team": "a", "n": 1})}, None),
+        ({"fields": {"team": ["a", "b"]}}, {"card": card(fields={"team": "b"})}, None),
+        ({"fields": {"team": ["a", "b"]}}, {"card": card(fields={"team": "A"})}, "fields"),  # as they are
+        ({"fields": {"team": "a", "n": 1}}, {"card": card(fields={"team": "a"})}, "fields"),
+        ({"fields": {"n": 1}}, {"card": card(fields={"n": True})}, "fields"),
+        ({"fields": {"n": 1}}, {"card": card(fields={"n": 1.0})}, None),
+        ({"fields": {"n": True}}, {"card": card(fields={"n": 1})}, "fields"),
+        ({"fields": {"team": None}}, {"card": card(fields={"n": 1})}, None),
+        ({"fields": {"team": None}}, {"card": card(fields={"team": "a"})}, "fields"),
+        ({"fields": {"team": ["a"]}}, {"card": card(fields={"team": ["a"]})}, "fields"),
+        ({"fields": {"team": "a"}}, {"card": None, "to": "x"}, "fields"),
         ({"boards": ["WEB"], "states": ["done"]}, {}, "boards"),  # the first that fails is named
         ({"boards": ["OPS"], "states": ["done"]}, {}, "states"),
     ],
 )
-def test_each_term(terms: dict[str, list[str]], data: dict[str, Any], term: str | None) -> None:
+def test_each_term(terms: dict[str, Any], data: dict[str, Any], term: str | None) -> None:
     assert failed(rule(**terms), **data) == term
 
 
@@ -90,8 +104,43 @@ def test_from_depth_eight_on_nothing_matches() -> None:
     assert first_failed(facts_of(event(depth=DEPTH_MAX)), rule(boards=["WEB"])) == "boards"
 
 
-def test_no_rule_looks_at_rules_and_effects() -> None:
-    assert failed(rule(), "rule.changed") == failed(rule(), "effect.dead") == "kinds"
+@pytest.mark.parametrize("kind", ["rule.changed", "effect.dead", "custom.deploy", "session.started"])
+def test_only_a_rule_that_names_them_looks_at_others_than_cards_and_runs(kind: str) -> None:
+    assert failed(rule(), kind) == "kinds"
+    assert failed(rule(actors=["anyone"]), kind) == "kinds"
+    assert failed(rule(kinds=["card.moved"]), kind) == "kinds"
+    if kind != "session.started":
+        assert failed(rule(kinds=[kind]), kind) is None
+
+
+def test_alerts_and_what_others_post() -> None:
+    assert failed(rule(kinds=["effect.dead"]), "effect.dead", card=None, actor=None) is None
+    paused = rule(kinds=["rule.changed"], changes=["paused"])
+    assert failed(paused, "rule.changed", change="paused", card=None) is None
+    assert failed(paused, "rule.changed", change="edited", card=None) == "changes"
+    deploys = rule(kinds=["custom.deploy"], boards=["OPS"])
+    assert failed(deploys, "custom.deploy") is None
+    assert failed(deploys, "custom.deploy", card=None) == "boards"
+    assert failed(deploys, "custom.other") == "kinds"
+
+
+@pytest.mark.parametrize(
+    ("needed", "trusted"),
+    [
+        (None, {Trust.MEMBER, Trust.AGENT}),
+        (Trust.MEMBER, {Trust.MEMBER}),
+        (Trust.AGENT, {Trust.MEMBER, Trust.AGENT}),
+        (Trust.FORGE, {Trust.MEMBER, Trust.AGENT, Trust.FORGE}),
+        (Trust.STRANGER, set(Trust)),
+    ],
+)
+def test_what_is_not_trusted_far_enough_sets_nothing_in_motion(
+    needed: Trust | None, trusted: set[Trust]
+) -> None:
+    version = rule(min_trust=needed)
+    for trust in Trust:
+        found = first_failed(facts_of(event(trust=trust)), version)
+        assert found == (None if trust in trusted else "min_trust")
 
 
 @pytest.mark.parametrize(
@@ -105,12 +154,23 @@ def test_no_rule_looks_at_rules_and_effects() -> None:
         ({"labels_all": ["a", "b"]}, "labels_all"),
         ({"labels_none": ["a"]}, "labels_none"),
         ({"boards": ["WEB"]}, "boards"),
-        ({"actors": ["nobody"], "agents": ["nobody"], "kinds": ["run.done"]}, None),
+        ({"fields": {"team": "a"}}, None),
+        ({"fields": {"team": "b"}}, "fields"),
+        ({"actors": ["nobody"], "agents": ["nobody"], "kinds": ["run.done"], "min_trust": "member"}, None),
     ],
 )
-def test_recheck_asks_the_card_alone(terms: dict[str, list[str]], term: str | None) -> None:
-    asked = Terms(**{name: frozenset(values) for name, values in terms.items()})
-    assert first_failed_now(asked, board="OPS", state="ready", labels=frozenset({"a"})) == term
+def test_recheck_asks_the_card_alone(terms: dict[str, Any], term: str | None) -> None:
+    board = Board(id=new_id(), key="OPS", name="o", states=(BoardState(name="ready"),))
+    now = Card(
+        id=new_id(),
+        board=board,
+        number=1,
+        title="t",
+        state="ready",
+        labels=frozenset({"a"}),
+        fields={"team": "a"},
+    )
+    assert first_failed_now(Terms.from_json(terms), now) == term
 
 
 # The index ------------------------------------------------------------------------------------------------------
@@ -123,6 +183,9 @@ KINDS = [
     "run.done",
     "run.failed",
     "rule.changed",
+    "effect.dead",
+    "custom.x",
+    "session.started",
 ]
 RULE_IDS = [new_id() for _ in range(4)]
 
@@ -135,7 +198,13 @@ labels = some("a", "b", "c", "d")
 terms_ = st.fixed_dictionaries(
     {},
     optional={
-        "kinds": st.lists(st.sampled_from(sorted(set(KINDS) & RULE_KINDS)), min_size=1, max_size=3),
+        "kinds": st.lists(
+            st.sampled_from(sorted(set(KINDS) & (RULE_KINDS | {"custom.x"}))), min_size=1, max_size=3
+        ),
+        "fields": st.dictionaries(
+            st.sampled_from(["f", "g"]), st.sampled_from([1, True, None, "x"]), max_size=1
+        ),
+        "changes": some("paused", "edited"),
         "boards": some("OPS", "WEB"),
         "from_states": some("inbox", "ready"),
         "to_states": some("ready", "doing"),
@@ -171,6 +240,7 @@ cards = st.none() | st.builds(
     board=st.sampled_from(["OPS", "WEB", "ops"]),
     state=st.sampled_from(["ready", "doing"]),
     labels=labels,
+    fields=st.dictionaries(st.sampled_from(["f", "g"]), st.sampled_from([1, True, "x"]), max_size=2),
 )
 events_ = st.builds(
     lambda kind, seq, depth, via, card_, more: event(kind, seq=seq, depth=depth, via=tuple(via), **{"to": "x"} | more, card=card_),
@@ -185,6 +255,7 @@ events_ = st.builds(
             "from": st.sampled_from(["inbox", "ready"]),
             "to": st.sampled_from(["ready", "doing"]),
             "added": labels,
+            "change": st.sampled_from(["paused", "edited"]),
             "actor": st.fixed_dictionaries({"kind": st.sampled_from(["human", "agent"]), "handle": st.just("ana")}),
         },
     ),
@@ -245,6 +316,6 @@ def test_ten_thousand_rules_cost_by_those_that_could_match() -> None:
 def test_a_rule_of_many_boards_and_labels_does_not_fill_the_index() -> None:
     many = [f"B{n}" for n in range(64)]
     index = RuleIndex([rule(boards=many, labels_any=[f"l{n}" for n in range(64)])])
-    assert sum(map(len, index._buckets.values())) <= 64 * len(RULE_KINDS)
+    assert sum(map(len, index._buckets.values())) <= 64 * len(DEFAULT_KINDS)
     found = index.judged(facts_of(event(card=card(board="B5", labels=["l9", "l10"]))))
     assert [term for _, term in found] == [None]

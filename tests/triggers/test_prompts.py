@@ -9,8 +9,8 @@ import pytest
 from mainspring.agents import model as agents_model
 from mainspring.boards import model as boards_model
 from mainspring.triggers import prompts
-from mainspring.triggers.model import RULE_KINDS
 from mainspring.triggers.prompts import Filled, Missing, TooLong, defects, render, values_of
+from mainspring.triggers.terms import DEFAULT_KINDS
 
 from .values import card, event
 
@@ -58,22 +58,29 @@ def test_a_prompt_has_a_longest() -> None:
 @pytest.mark.parametrize(
     ("template", "kinds", "says"),
     [
-        ("no names", RULE_KINDS, None),
-        ("{{card.title}} {{event.seq}} {{actor.handle}} {{card.fields.any.thing}}", RULE_KINDS, None),
+        ("no names", DEFAULT_KINDS, None),
+        ("{{card.title}} {{event.seq}} {{actor.handle}} {{card.fields.any.thing}}", DEFAULT_KINDS, None),
         ("{{from}} {{to}}", {"card.moved"}, None),
         ("{{added}}", {"card.labeled"}, None),
         ("{{run.error}}", {"run.failed", "run.lost"}, None),
         ("{{to}}", {"card.moved", "card.created"}, "missing in card.created"),
         ("{{run.error}}", {"card.moved"}, "missing in card.moved"),
-        ("{{card}}", RULE_KINDS, "is not one value"),
-        ("{{kard.title}}", RULE_KINDS, "did you mean card?"),
-        ("{{card.nothing}}", RULE_KINDS, "known: card.agent, "),
-        ("{{card.title.x}}", RULE_KINDS, "has nothing below it"),
+        ("{{card}}", DEFAULT_KINDS, "is not one value"),
+        ("{{kard.title}}", DEFAULT_KINDS, "did you mean card?"),
+        ("{{card.nothing}}", DEFAULT_KINDS, "known: card.agent, "),
+        ("{{card.title.x}}", DEFAULT_KINDS, "has nothing below it"),
         ("{{to.x}}", {"card.moved"}, "has nothing below it"),
-        ("{{}}", RULE_KINDS, "is no name"),
-        ("{{card.title | upper}}", RULE_KINDS, "is no name"),
-        ("{{card.title}", RULE_KINDS, "without its }}"),
-        ("card.title}}", RULE_KINDS, "without its }}"),
+        ("{{}}", DEFAULT_KINDS, "is no name"),
+        ("{{card.title | upper}}", DEFAULT_KINDS, "is no name"),
+        ("{{card.title}", DEFAULT_KINDS, "without its }}"),
+        ("{{effect.error}} {{event.subject}}", {"effect.dead"}, None),
+        ("{{reason}}", {"effect.dead", "effect.discarded"}, "missing in effect.dead"),
+        ("{{actor.handle}}", {"effect.dead"}, "missing in effect.dead"),
+        ("{{rule.name}} was {{change}}", {"rule.changed"}, None),
+        ("{{data}} {{data.a.b}} {{card.title}}", {"custom.x"}, None),
+        ("{{data.a}}", {"card.moved"}, "missing in card.moved"),
+        ("{{run.error}}", {"custom.x"}, "missing in custom.x"),
+        ("card.title}}", DEFAULT_KINDS, "without its }}"),
     ],
 )
 def test_a_template_that_could_not_be_filled_is_told_so(

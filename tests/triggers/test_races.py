@@ -10,13 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mainspring.agents.verbs import RunVerbs
-from mainspring.boards import effects as board_effects
 from mainspring.boards import verbs as board_verbs
 from mainspring.rooms import ServerSpine
-from mainspring.spine.engine import Spine
 from mainspring.spine.events import NewEvent
-from mainspring.triggers import checks, effects, verbs
+from mainspring.triggers import checks, verbs
 from mainspring.triggers.model import Definition
 
 from .conftest import House
@@ -24,16 +21,6 @@ from .conftest import House
 T = TypeVar("T")
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
 RULE: Definition = checks.definition_of({"name": "r", "when": MOVED, "do": {"launch": {"agent": "echo"}}})
-
-
-@pytest.fixture
-async def other(house: House) -> ServerSpine:
-    """Another server process's engine on the same database, with rules of its own in memory."""
-    spine: ServerSpine = Spine(house.spine.store, name="other")
-    runs = RunVerbs(board_verbs)
-    board_effects.register(spine, runs)
-    effects.register(spine, house.db, board_verbs, runs)
-    return spine
 
 
 def elsewhere(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -157,14 +144,14 @@ async def test_two_launches_on_one_label_spend_it_once(house: House, other: Serv
 async def test_whoever_disables_a_rule_waits_for_the_launch_under_way(house: House) -> None:
     rule = await house.rule(MOVED)
     async with house.spine.open(house.tenant) as tx:
-        launched_by = await verbs.rule_for_launch(tx, rule.id, 1)
+        launched_by = await verbs.rule_in_force(tx, rule.id, 1, event_seq=1)
         assert not isinstance(launched_by, verbs.Gone)
         off = elsewhere(house.rules.disable(house.ana, "r"))
         await elsewhere(blocked(house))
         assert not off.done()
     assert (await off).version == 2
     async with house.spine.open(house.tenant) as tx:
-        assert await verbs.rule_for_launch(tx, rule.id, 1) == verbs.Gone("rule disabled")
+        assert await verbs.rule_in_force(tx, rule.id, 1, event_seq=1) == verbs.Gone("rule disabled")
 
 
 async def test_a_launch_that_waited_for_the_one_who_disables_sees_it_disabled(house: House) -> None:
@@ -172,7 +159,7 @@ async def test_a_launch_that_waited_for_the_one_who_disables_sees_it_disabled(ho
 
     async def launch() -> Any:
         async with house.spine.open(house.tenant) as tx:
-            return await verbs.rule_for_launch(tx, rule.id, 1)
+            return await verbs.rule_in_force(tx, rule.id, 1, event_seq=1)
 
     async with house.spine.open(house.tenant) as tx:
         locked = await verbs.lock_rule(tx, rule.id)

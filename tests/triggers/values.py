@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from mainspring.ids import new_id
 from mainspring.spine.events import Event, Trust
-from mainspring.triggers.model import Launch, Options, RuleVersion, Terms
+from mainspring.triggers.model import Launch, Options, RuleVersion
+from mainspring.triggers.terms import Terms
 
 TENANT = new_id()
 PLAIN = Options()
@@ -26,14 +28,20 @@ def card(
 
 
 def event(
-    kind: str = "card.moved", *, seq: int = 10, depth: int = 0, via: tuple[UUID, ...] = (), **data: Any
+    kind: str = "card.moved",
+    *,
+    seq: int = 10,
+    depth: int = 0,
+    via: tuple[UUID, ...] = (),
+    trust: Trust = Trust.MEMBER,
+    **data: Any,
 ) -> Event:
     said = {"card": card(), "actor": {"id": None, "kind": "human", "handle": "ana"}} | data
     if kind == "card.moved":
         said = {"from": "inbox", "to": (said["card"] or {}).get("state")} | said
     return Event(
         tenant_id=TENANT, seq=seq, id=new_id(), kind=kind, subject="s", actor_id=None, data=said, cause_seq=None, via=via,
-        depth=depth, trust=Trust.MEMBER, traceparent=None, occurred_at=datetime(2020, 1, 1, tzinfo=UTC),
+        depth=depth, trust=trust, traceparent=None, occurred_at=datetime(2020, 1, 1, tzinfo=UTC),
     )  # fmt: skip
 
 
@@ -45,15 +53,18 @@ def rule(
     from_seq: int = 0,
     until_seq: int | None = None,
     options: Options = PLAIN,
+    fields: Mapping[str, Any] = MappingProxyType({}),
+    min_trust: Trust | None = None,
     **terms: Iterable[str],
 ) -> RuleVersion:
     asked: Mapping[str, frozenset[str]] = {term: frozenset(values) for term, values in terms.items()}
+    told = Terms.from_json({"fields": fields}).fields
     return RuleVersion(
         rule_id=rule_id or new_id(),
         name="r",
         version=version,
         enabled=enabled,
-        terms=Terms(**asked),
+        terms=Terms(**asked, fields=told, min_trust=min_trust),
         action=Launch(agent="echo", prompt="go"),
         options=options,
         from_seq=from_seq,

@@ -25,6 +25,7 @@ TEXT_LENGTH_MAX: Final = (
 )
 LEASE_LOST: Final = "lease lost"
 NO_HEARTBEAT: Final = "no heartbeat"
+NO_RUNNER: Final = "no runner"
 NEVER_BEGUN: Final = "its runners end before they begin"
 HANDED_BACK: Final = "handed back"
 RETURNS_AT_ONCE: Final = 3  # in a row; a run that is handed back more often waits longer each time
@@ -173,7 +174,11 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """A run about to be queued, and the launch that it is for. `trigger` says to people and runners why it runs."""
+    """A run about to be queued, and the launch that it is for. `trigger` says to people and runners why it runs.
+
+    `exclusive`: no other exclusive run of this card and agent lives beside it. `queued_timeout_seconds`: how long it waits
+    for a runner before it is lost; None is for ever.
+    """
 
     agent_id: UUID
     card_id: UUID | None
@@ -188,6 +193,8 @@ class NewRun:
     via: tuple[UUID, ...] = ()
     depth: int = 0
     trust: Trust = Trust.MEMBER
+    exclusive: bool = False
+    queued_timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,7 +443,10 @@ def _give_back(
 
 
 def after_silence(run: Run, policy: RunPolicy) -> Conclusion:
-    """Decide what becomes of a held run whose lease has run out."""
+    """Decide what becomes of a held run whose lease has run out, or of a queued one that no runner has taken in its time."""
+    if run.state is RunState.QUEUED:
+        error = "no runner took it in the time that its rule gives"
+        return Conclusion(state=step(run.state, RunMove.LOSE), outcome=NO_RUNNER, error=error)
     reason = LEASE_LOST if run.state is RunState.RUNNING else NO_HEARTBEAT
     if run.cancel_requested:
         return Conclusion(state=step(run.state, RunMove.STOP), outcome=f"cancelled; {reason}")

@@ -26,6 +26,7 @@ _AGENT_BY_HANDLE = SQL["agent_by_handle"]
 _AGENT = SQL["agent"]
 _LOCK_AGENT = SQL["lock_agent"]
 _UPDATE_AGENT = SQL["update_agent"]
+_RESTART_QUEUED_TIMEOUTS = SQL["restart_queued_timeouts"]
 _RENAME_ACCOUNT = SQL["rename_account"]
 _LIVE_RUNS_OF_AGENT = SQL["live_runs_of_agent"]
 _LIST_RUNS = SQL["list_runs"]
@@ -125,6 +126,8 @@ class AgentService:
             )
             if wanted != (now.agent.slots, now.agent.paused) or shown not in (None, now.agent.name):
                 await scope.execute(_UPDATE_AGENT, tenant, agent.id, *wanted)
+            if now.agent.paused and paused is False:
+                await scope.execute(_RESTART_QUEUED_TIMEOUTS, tenant, agent.id)
             view = await self._view(scope, tenant, agent.id)
         self._poke()
         return view

@@ -1,4 +1,5 @@
-"""The net under runners: a held run whose lease has run out goes back to the queue, or is lost when its attempts are spent.
+"""The net under runners: a held run whose lease has run out goes back to the queue, or is lost when its attempts are spent; a
+queued one that no runner has taken in the time that it was given is lost, too.
 
 Takes one tenant at a time, each in a transaction of its own; leaves every silent run with an event that says so. If it dies
 here, the next round, here or elsewhere, finds the same runs.
@@ -26,6 +27,8 @@ log = logging.getLogger("mainspring.agents")
 _DATABASE_TIME = SQL["database_time"]
 _SILENT_TENANTS = SQL["silent_tenants"]
 _LOCK_SILENT = SQL["lock_silent"]
+_OVERDUE_TENANTS = SQL["overdue_tenants"]
+_LOCK_OVERDUE = SQL["lock_overdue"]
 _CLOSE_ATTEMPT = SQL["close_attempt"]
 _COUNT_UNBEGUN = SQL["count_unbegun"]
 
@@ -52,7 +55,7 @@ class Watch:
 
 
 class Silence:
-    """The sweep of held runs that nobody renews."""
+    """The sweep of held runs that nobody renews, and of queued ones that nobody takes."""
 
     def __init__(self, spine: ServerSpine, db: Database, verbs: RunVerbs, policy: RunPolicy) -> None:
         self._spine = spine
@@ -76,19 +79,24 @@ class Silence:
     async def expire_runs(self) -> int:
         """Take back a batch of runs of every tenant, whoever could be heard; return how many."""
         async with self._db.system(LOOP) as scope:
-            tenants = [row["tenant_id"] for row in await scope.fetch(_SILENT_TENANTS)]
-        taken = 0
-        for tenant in tenants:
-            taken += await self._tried(tenant)
+            silent = [row["tenant_id"] for row in await scope.fetch(_SILENT_TENANTS)]
+            overdue = [row["tenant_id"] for row in await scope.fetch(_OVERDUE_TENANTS)]
+        taken = given_up = 0
+        for tenant in silent:
+            taken += await self._tried(tenant, _LOCK_SILENT)
+        for tenant in overdue:
+            given_up += await self._tried(tenant, _LOCK_OVERDUE)
         if taken:
             telemetry.sweep_repaired.labels("run_lease").inc(taken)
             log.warning("silence: %d runs lost their runner", taken)
-        return taken
+        if given_up:
+            log.warning("silence: %d runs found no runner in their time", given_up)
+        return taken + given_up
 
-    async def _tried(self, tenant: UUID) -> int:
+    async def _tried(self, tenant: UUID, lock: str) -> int:
         """Take back a tenant's, as far as it goes: what stands in the way there holds up nobody else's."""
         try:
-            return await self._of_tenant(tenant)
+            return await self._of_tenant(tenant, lock)
         except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
             telemetry.loop_failures.labels(LOOP, type(error).__name__).inc()
             log.warning(
@@ -96,10 +104,10 @@ class Silence:
             )
             return 0
 
-    async def _of_tenant(self, tenant: UUID) -> int:
+    async def _of_tenant(self, tenant: UUID, lock: str) -> int:
         async with self._spine.open(tenant) as tx:
-            # locked under the very predicate: a run that was renewed meanwhile is not among them
-            locked = [row["id"] for row in await tx.handle.fetch(_LOCK_SILENT, tenant, BATCH)]
+            # locked under the very predicate: a run that was renewed or taken meanwhile is not among them
+            locked = [row["id"] for row in await tx.handle.fetch(lock, tenant, BATCH)]
             for run in await read_runs(tx.handle, tenant, locked):
                 await self._take_back(tx, run)
         return len(locked)

@@ -27,6 +27,7 @@ _LIST_BOARDS = SQL["list_boards"]
 _FIND_ACCOUNT = SQL["find_account"]
 _FIND_AGENT = SQL["find_agent"]
 _LAST_EVENT = SQL["last_card_event"]
+_LAST_PINNED_BY = SQL["last_pinned_by"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,12 @@ async def find_cards(scope: Scope, tenant: UUID, wanted: Filter) -> list[Card]:
     else:
         rows = await scope.fetch(_FIND_CARDS, *terms)
     return await read_cards(scope, tenant, [row["id"] for row in rows])
+
+
+async def last_pinned_by(scope: Scope, tenant: UUID, card_id: UUID) -> str | None:
+    """Return the kind of the event that changed the card's pin last."""
+    kind: str | None = await scope.fetchval(_LAST_PINNED_BY, tenant, str(card_id))
+    return kind
 
 
 async def last_event(scope: Scope, tenant: UUID, card_id: UUID, *, kind: str = "card.%") -> LastEvent | None:

@@ -162,6 +162,30 @@ async def assign_card(
     return after
 
 
+async def promote_card(tx: Tx, card: Card, agent: Account, actor: Actor) -> Card:
+    """Pin the card to an agent because a rule says so; a pin that stands in the way is the caller's to look at."""
+    after = model.assigned(card, agent=agent)
+    if after is card:
+        return card
+    wrote = await tx.handle.fetchval(
+        _WRITE_ASSIGNMENT,
+        tx.tenant,
+        card.id,
+        card.version,
+        after.agent_id,
+        after.assignee_id,
+        *_eligibility(after),
+    )
+    after = _written(after, wrote)
+    _append(tx, "card.promoted", after, actor, changed=model.changes(card, after))
+    return after
+
+
+async def pinned_by_rule(tx: Tx, card_id: UUID) -> bool:
+    """Tell whether the card's pin, as it is, was set by a promotion; the log says who changed it last."""
+    return await reads.last_pinned_by(tx.handle, tx.tenant, card_id) == "card.promoted"
+
+
 async def edit_card(tx: Tx, card: Card, edit: CardEdit, actor: Actor) -> Card:
     """Change title, body, priority or fields, from checked input."""
     after = model.edited(card, edit)

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from mainspring.cli import following
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, say
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, named_values, say
 
 app = App(name="card", help="Cards: create, move, edit, assign, label.")
 
@@ -122,14 +122,38 @@ def show(card: _Card, *, json: Json = False) -> int:
 
 
 @app.command
-def move(card: _Card, state: str, *, if_version: _IfVersion = None, json: Json = False) -> int:
+def preview(card: _Card, state: str, *, json: Json = False) -> int:
+    """Say who would be launched if you moved the card there, who would not, and why.
+
+    Parameters
+    ----------
+    state
+        The state that it may be moved to.
+    """
+    emit(Client.here().get(f"{_path(card)}/preview", to=state), json, _preview)
+    return ExitCode.OK
+
+
+@app.command
+def move(
+    card: _Card,
+    state: str,
+    *,
+    if_version: _IfVersion = None,
+    dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
+    json: Json = False,
+) -> int:
     """Move a card to another state of its board.
 
     Parameters
     ----------
     state
         Where to.
+    dry_run
+        Move nothing: say who would be launched, like `card preview`.
     """
+    if dry_run:
+        return preview(card, state, json=json)
     return _change(card, "move", {"state": state}, if_version, as_json=json)
 
 
@@ -280,16 +304,21 @@ def _change(card: str, verb: str, body: dict[str, Any], version: int | None, *, 
 
 
 def _fields(given: Iterable[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise CliError(f"--field {text}: must be NAME=VALUE", code=ExitCode.USAGE)
-        try:
-            fields[name] = jsonlib.loads(value)
-        except ValueError:
-            fields[name] = value
-    return fields
+    return named_values("--field", given)
+
+
+def _preview(preview: dict[str, Any]) -> str:
+    if not preview["moves"]:
+        return f"{preview['card']} is in {preview['to']} already: nothing would happen"
+    lines = [f"{preview['card']}  {preview['from']} → {preview['to']}"]
+    lines += [
+        f"{'✓' if one['happens'] else '✗'} {one['do']} {one['agent']} ({one['because']}): {one['then']}"
+        for one in preview["wakes"]
+    ]
+    lines += [f"  rule {one['name']}: no: {one['why']}" for one in preview["misses"]]
+    if preview["dispatch"] is not None:
+        lines.append(f"  no pin launches: {preview['dispatch']}")
+    return "\n".join(lines)
 
 
 def _line(card: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 
+from mainspring.cli.exits import CliError, ExitCode
+
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 Limit: TypeAlias = Annotated[int | None, Parameter(help="At most this many; all by default.")]
 
@@ -92,6 +94,20 @@ def printable(text: str) -> str:
 def _short(text: str, most: int = 80) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def named_values(flag: str, given: Iterable[str]) -> dict[str, Any]:
+    """Return NAME=VALUE arguments as a mapping; a value that reads as JSON is JSON."""
+    values: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CliError(f"{flag} {text}: must be NAME=VALUE", code=ExitCode.USAGE)
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def body_text(text: str) -> str:

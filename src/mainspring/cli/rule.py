@@ -1,4 +1,4 @@
-"""`mainspring rule`: rules, by id or name: which changes of cards and runs launch whom."""
+"""`mainspring rule`: rules, by id or name: which events launch or pin whom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, say
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, named_values, say
 
 app = App(name="rule", help="Rules: which card changes launch whom.")
 
@@ -32,9 +32,7 @@ def _term(name: str, help_: str) -> Any:
 def list_(*, limit: Limit = None, json: Json = False) -> int:
     """List the rules, oldest first."""
     rows = Client.here().pages("rules", limit=limit)
-    emit_rows(
-        rows if json else map(_row, rows), ("name", "enabled", "when", "launches", "version", "id"), json
-    )
+    emit_rows(rows if json else map(_row, rows), ("name", "state", "when", "does", "version", "id"), json)
     return ExitCode.OK
 
 
@@ -53,11 +51,20 @@ def create(
     label_added: Annotated[_Values, _term("--label-added", "A label that was just put on.")] = None,
     actor: Annotated[_Values, _term("--actor", "Who did it: members, agents, or a handle.")] = None,
     agent: Annotated[_Values, _term("--agent", "Whose run it is, for run.* events.")] = None,
+    field: Annotated[_Values, _term("--field", "NAME=VALUE: a field of the card; JSON is JSON.")] = None,
+    change: Annotated[_Values, _term("--change", "What became of a rule, for rule.changed.")] = None,
+    min_trust: str | None = None,
     launch: str | None = None,
+    promote: str | None = None,
     prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     consume_label: Annotated[bool, _Flag] = False,
     recheck: Annotated[bool, _Flag] = False,
     self_trigger: Annotated[bool, _Flag] = False,
+    max_event_age: float | None = None,
+    cooldown: float | None = None,
+    max_per_hour: int | None = None,
+    while_running: str | None = None,
+    queued_timeout: float | None = None,
     disabled: Annotated[bool, _Flag] = False,
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json: Json = False,
@@ -68,8 +75,12 @@ def create(
     ----------
     name
         What it is called.
+    min_trust
+        How far what happened must be trusted: stranger, forge, agent or member; agent by default.
     launch
         The agent to launch.
+    promote
+        The agent to pin the card to, instead of a launch.
     prompt
         What the agent is told, with names like {{card.title}}; the card's title and body by default; - reads stdin.
     consume_label
@@ -78,17 +89,32 @@ def create(
         The card must still match when the launch is carried out.
     self_trigger
         Match what this rule's own launches led to, too.
+    max_event_age
+        Seconds: what happened longer ago is not acted upon.
+    cooldown
+        Seconds: how long the rule rests on a card after it fired on it.
+    max_per_hour
+        One more within the hour pauses the rule.
+    while_running
+        While a run of the card and agent has not ended: allow, skip or queue_one.
+    queued_timeout
+        Seconds: a run that no runner takes for so long is lost.
     disabled
         Make it switched off.
     file
         A file with the whole rule as JSON, as the API takes it; - reads stdin. Flags are laid over it.
     """
-    terms = {
+    terms: dict[str, Any] = {
         "kinds": kind, "boards": board, "from_states": from_state, "to_states": to_state, "states": state,
         "labels_all": label_all, "labels_any": label_any, "labels_none": label_none, "labels_added": label_added,
-        "actors": actor, "agents": agent,
+        "actors": actor, "agents": agent, "changes": change, "min_trust": min_trust,
+        "fields": named_values("--field", field or ()),
     }  # fmt: skip
-    options = {"consume_label": consume_label, "recheck": recheck, "self_trigger": self_trigger}
+    options = {
+        "consume_label": consume_label, "recheck": recheck, "self_trigger": self_trigger,
+        "max_event_age_seconds": max_event_age, "cooldown_seconds": cooldown, "max_per_hour": max_per_hour,
+        "while_running": while_running, "queued_timeout_seconds": queued_timeout,
+    }  # fmt: skip
     if file == "-" and prompt == "-":
         raise CliError("--file - and --prompt - cannot both read stdin", code=ExitCode.USAGE)
     body = _read(file) if file is not None else {}
@@ -97,12 +123,14 @@ def create(
     if disabled:
         body["enabled"] = False
     _over(body, "when", {term: values for term, values in terms.items() if values})
-    _over(body, "options", {option: True for option, is_set in options.items() if is_set})
+    _over(body, "options", {option: value for option, value in options.items() if value not in (None, False)})
     told = None if prompt is None else body_text(prompt)
     launched = {"agent": launch, "prompt": told}
     if launch is not None or told is not None:
         do = body.setdefault("do", {})
         _over(do, "launch", {part: value for part, value in launched.items() if value is not None})
+    if promote is not None:
+        _over(body.setdefault("do", {}), "promote", {"agent": promote})
     written = Client.here().post("rules", body)
     for remark in written["remarks"]:
         say(f"{remark['pointer']}: {remark['detail']}")
@@ -130,6 +158,78 @@ def disable(rule: _Rule, *, if_version: _IfVersion = None, json: Json = False) -
 
 
 @app.command
+def pause(rule: _Rule, *, because: str | None = None, json: Json = False) -> int:
+    """Pause a rule: what it owes, and what it will owe meanwhile, is held until somebody resumes it.
+
+    Parameters
+    ----------
+    because
+        Why; your name by default.
+    """
+    body = {} if because is None else {"because": because}
+    emit(Client.here().post(f"{_path(rule)}/pause", body), json, _text)
+    return ExitCode.OK
+
+
+@app.command
+def resume(
+    rule: _Rule,
+    *,
+    run: Annotated[bool, _Flag] = False,
+    discard: Annotated[bool, _Flag] = False,
+    json: Json = False,
+) -> int:
+    """Resume a paused rule, and say what becomes of what it owes by now: --run or --discard.
+
+    Parameters
+    ----------
+    run
+        Run it, however old and many it is.
+    discard
+        Give it up.
+    """
+    if run == discard:
+        raise CliError("say what becomes of what it owes: --run or --discard", code=ExitCode.USAGE)
+    resumed = Client.here().post(f"{_path(rule)}/resume", {"owed": "run" if run else "discard"})
+    say(f"{resumed['held']} held: {'they run now' if run else 'given up'}")
+    emit(resumed, json, _text)
+    return ExitCode.OK
+
+
+@app.command(name="test")
+def try_out(
+    rule: str | None = None,
+    *,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    last: int = 200,
+    json: Json = False,
+) -> int:
+    """Try a rule out on the last events, without effect, say: rule test "ready to coder" --last 500.
+
+    Parameters
+    ----------
+    rule
+        Its name or id.
+    file
+        A rule that is not made yet, as JSON; - reads stdin.
+    last
+        On how many events.
+    """
+    if (rule is None) == (file is None):
+        raise CliError(
+            "say which rule: its name, or --file with one that is not made yet", code=ExitCode.USAGE
+        )
+    if file is not None:
+        tried = Client.here().post("rules/test", {**_read(file), "last": last})
+    else:
+        tried = Client.here().post(f"{_path(rule or '')}/test", {"last": last})
+    for remark in tried["remarks"]:
+        say(f"{remark['pointer']}: {remark['detail']}")
+    emit(tried, json, _tried)
+    return ExitCode.OK
+
+
+@app.command
 def delete(rule: _Rule, *, if_version: _IfVersion = None) -> int:
     """Delete a rule; what it owes and has not launched yet is dropped."""
     Client.here().delete(_path(rule), version=if_version)
@@ -138,7 +238,8 @@ def delete(rule: _Rule, *, if_version: _IfVersion = None) -> int:
 
 
 def _path(rule: str) -> str:
-    return f"rules/{segment(rule)}"
+    # rules/test is a command; a rule of that name is reached all the same, since a name's case does not matter
+    return f"rules/{segment('TEST' if rule == 'test' else rule)}"
 
 
 def _switch(rule: str, verb: str, if_version: int | None, *, as_json: bool) -> int:
@@ -167,23 +268,65 @@ def _over(body: dict[str, Any], part: str, flags: Mapping[str, Any]) -> None:
 
 
 def _when(rule: Mapping[str, Any]) -> str:
-    return "; ".join(f"{term}: {', '.join(values)}" for term, values in rule["when"].items()) or "anything"
+    return "; ".join(f"{term}: {_asked(values)}" for term, values in rule["when"].items()) or "anything"
+
+
+def _asked(values: Any) -> str:
+    match values:
+        case dict():
+            return ", ".join(f"{name} = {_asked(one)}" for name, one in values.items())
+        case list():
+            return ", ".join(map(_asked, values))
+        case str():
+            return values
+        case _:
+            return jsonlib.dumps(values)
+
+
+def _state(rule: Mapping[str, Any]) -> str:
+    if rule["paused_because"] is not None:
+        return "paused"
+    return "enabled" if rule["enabled"] else "disabled"
+
+
+def _does(rule: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    [(kind, said)] = rule["do"].items()
+    return kind, said
 
 
 def _row(rule: Mapping[str, Any]) -> dict[str, Any]:
-    return {**rule, "when": _when(rule), "launches": rule["do"]["launch"]["agent"]}
+    kind, said = _does(rule)
+    return {**rule, "state": _state(rule), "when": _when(rule), "does": f"{kind} {said['agent']}"}
 
 
 def _text(rule: Mapping[str, Any]) -> str:
-    launch = rule["do"]["launch"]
-    state = "enabled" if rule["enabled"] else "disabled"
-    return "\n".join(
-        [
-            f"{rule['name']}  {state}, version {rule['version']}, judges events behind {rule['from_seq']}",
-            f"id       {rule['id']}",
-            f"when     {_when(rule)}",
-            f"launch   {launch['agent']}",
-            f"options  {', '.join(rule['options']) or '-'}",
-            "prompt   " + launch["prompt"].replace("\n", "\n         "),
-        ]
+    kind, said = _does(rule)
+    options = ", ".join(
+        name if value is True else f"{name} = {_asked(value)}" for name, value in rule["options"].items()
     )
+    lines = [
+        f"{rule['name']}  {_state(rule)}, version {rule['version']}, judges events behind {rule['from_seq']}",
+        f"id       {rule['id']}",
+        f"when     {_when(rule)}",
+        f"{kind:<8} {said['agent']}",
+        f"options  {options or '-'}",
+    ]
+    if rule["paused_because"] is not None:
+        held = f"; {rule['held']} held" if "held" in rule else ""
+        lines.append(f"paused   {rule['paused_because']}{held}")
+    if "prompt" in said:
+        lines.append("prompt   " + said["prompt"].replace("\n", "\n         "))
+    return "\n".join(lines)
+
+
+def _tried(tried: Mapping[str, Any]) -> str:
+    """What matched, what missed by more than its kind, and how many missed at which term."""
+    lines = [
+        f"{'✓' if one['happens'] else '✗'} {one['seq']} {one['kind']} {one['subject']}: "
+        + (one["then"] if one["matched"] else one["why"])
+        for one in tried["data"]
+        if one["failed_term"] != "kinds"
+    ]
+    missed = ", ".join(f"{count} by {term}" for term, count in tried["missed_by"].items())
+    would = f"{tried['matched']} of {tried['events']} events match, {tried['would_happen']} would happen"
+    return "\n".join([*lines, would + (f"; missed: {missed}" if missed else "")])

@@ -161,7 +161,11 @@ class ExplainService:
             scope, "events_by_seq", tenant, [r["event_seq"] for r in fired if r["event_seq"]]
         )
         word = "deleted" if row["deleted_at"] else "enabled" if row["enabled"] else "disabled"
-        now = _json(row, "name", "enabled", "version", "terms", "action", "options", "from_seq")
+        if row["paused_because"]:
+            word = f"paused: {row['paused_because']}"
+        now = _json(
+            row, "name", "enabled", "paused_because", "version", "terms", "action", "options", "from_seq"
+        )
         return _Asked(
             noun="rule",
             title=f"rule {row['name']!r} v{row['version']} ({word})",

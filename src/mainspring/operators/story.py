@@ -25,6 +25,7 @@ _TERMS: Final[Mapping[tuple[str, str], str]] = {
     ("dispatch", "eligible"): "the card is not both pinned to an agent and in an eligible state",
     ("dispatch", "dispatched before"): "the card has been eligible since before this event",
     ("dispatch", "depth"): "the chain of causes is too long",
+    ("dispatch", "min_trust"): "what happened is not trusted far enough",
     ("reflect", "card"): "the run has no card",
     ("reflect", "reflect"): "the board has no card state for this run state",
 }
@@ -255,7 +256,7 @@ def effect_standing(row: Row) -> tuple[str, Tone]:
     tried = f" after {_n(row['attempts'], 'failed attempt')}" if row["attempts"] else ""
     match row["state"]:
         case "pending" if row["held"]:
-            return "held until its rule is resumed", "wait"
+            return f"held until its rule is resumed: {row['error'] or 'no reason was given'}", "wait"
         case "pending" if row["down_until"]:
             return _waits_for_target(row), "wait"
         case "pending" if row["later"]:

@@ -47,6 +47,8 @@ CODES: Mapping[str, Meaning] = {
     "conflict": Meaning(409, "It does not fit the present state", "Read the thing again; the detail says what stands in the way."),
     "board_key_taken": Meaning(409, "There is a board of that key", "Choose another key, or use the board that is there."),
     "rule_name_taken": Meaning(409, "There is a rule of that name", "Choose another name, or edit the rule that is there."),
+    "rule_disabled": Meaning(409, "The rule is switched off", "It does nothing already; enable it first."),
+    "rule_not_paused": Meaning(409, "The rule is not paused", "There is nothing to resume; read how it stands."),
     "handle_taken": Meaning(409, "Somebody has that handle", "Choose another handle."),
     "claim_lost": Meaning(409, "This claim is over", "Stop working on the run; another claim, or nobody, has it now."),
     "run_ended": Meaning(409, "The run has ended", "There is nothing left to cancel."),

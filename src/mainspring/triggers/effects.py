@@ -1,9 +1,9 @@
-"""What events owe because of rules and pins: launches, and how a launch is carried out.
+"""What events owe because of rules and pins: launches and promotions.
 
-Two obligations take events from the drain and leave `launch` rows: `rules` one for each rule that matches, `dispatch` one
-for a card that has become eligible. The executor takes a claimed row and leaves a queued run, the label consumed, the card
-noted as dispatched and the row settled, in one transaction: if it dies here, none of it happened, and the next claim does
-it. A sweep looks for eligible cards that no launch was owed for, and owes the same row under the same key.
+Two obligations take events from the drain: `rules` leaves a `launch` or `promote` row for each rule that matches, `dispatch` a
+`launch` for a card that has become eligible. The executors (`launch.py`, `promote.py`) take a claimed row and leave it done and
+settled in one transaction: if one dies, none of it happened, and the next claim does it. A sweep looks for eligible cards that
+no launch was owed for, and owes the same row under the same key; another forgets what no limit counts any more.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from mainspring import telemetry
 from mainspring.db import Database, Scope
 from mainspring.rooms import ServerSpine
 from mainspring.spine.effects import EffectKind, NewEffect, Owed
-from mainspring.spine.events import Event
+from mainspring.spine.events import Event, Trust
 from mainspring.spine.executors import Transactional
 from mainspring.spine.ports import NotOwed, Owes, Verdict
-from mainspring.triggers.launch import Launcher
-from mainspring.triggers.matcher import RuleIndex, facts_of
-from mainspring.triggers.model import DEPTH_MAX, RULE_KINDS, Cards, RuleVersion, Runs
+from mainspring.triggers import limits
+from mainspring.triggers.launch import LAUNCHES_PER_HOUR_MAX, Launcher
+from mainspring.triggers.matcher import RuleIndex, card_of, facts_of, trusted
+from mainspring.triggers.model import DEPTH_MAX, Cards, RuleVersion, Runs
+from mainspring.triggers.promote import Promoter
+from mainspring.triggers.terms import MIN_TRUST, carried_by
 from mainspring.triggers.verbs import SQL, version_of
 
 _VERSIONS_FOR = SQL["versions_for"]
 _UNDISPATCHED = SQL["undispatched"]
 
 LAUNCH: Final = EffectKind(name="launch", transactional=True, lease_seconds=10)
+PROMOTE: Final = EffectKind(name="promote", transactional=True, lease_seconds=10)
+# how far an event must be trusted to dispatch its card
+TRUSTED: Final = tuple(str(one) for one in Trust if trusted(one, MIN_TRUST))
 SWEEP_SECONDS: Final = 30.0
 _SWEEP_BATCH: Final = 200
 _DAY_SECONDS: Final = 86_400.0
@@ -59,11 +65,11 @@ class _Kept:
 RuleContext: TypeAlias = Mapping[UUID, RuleIndex]
 
 
-class RuleLaunches:
-    """What an event owes because of rules: one launch for each rule that it matches."""
+class RuleEffects:
+    """What an event owes because of rules: one launch or promotion for each rule that it matches."""
 
     name: Final = "rules"
-    kinds: Final = RULE_KINDS
+    kinds: Final = None  # rules may name kinds that others make up
 
     def __init__(self) -> None:
         self._kept: OrderedDict[UUID, _Kept] = OrderedDict()
@@ -103,14 +109,16 @@ class RuleLaunches:
         return kept if kept is not None and kept.low <= low and not kept.is_worn else _Kept(low)
 
     def judge(self, event: Event, context: RuleContext) -> Verdict:
-        """Owe a launch for each rule that matches; else name the first term that failed of the first that could have."""
+        """Owe what each rule that matches does; else name the first term that failed of the first that could have."""
+        if not carried_by(event.kind):
+            return NotOwed("kinds")
         if event.depth >= DEPTH_MAX:
             return NotOwed("depth")
         owed: list[NewEffect] = []
         term: str = "no rule"
         for version, failed in context[event.tenant_id].judged(facts_of(event)):
             if failed is None:
-                owed.append(_launch_of(event, version))
+                owed.append(_owed_by(event, version))
             elif term == "no rule":
                 term = failed
         return Owes(*owed) if owed else NotOwed(term)
@@ -123,10 +131,10 @@ def _lows(events: Sequence[Event]) -> dict[UUID, int]:
     return low
 
 
-def _launch_of(event: Event, version: RuleVersion) -> NewEffect:
-    card = event.data.get("card")
+def _owed_by(event: Event, version: RuleVersion) -> NewEffect:
+    card = card_of(event)
     return NewEffect(
-        LAUNCH.name,
+        version.action.kind,
         key=f"{event.seq}:{version.rule_id}",
         payload={
             "agent": version.action.agent,
@@ -158,6 +166,8 @@ class Dispatch:
             return NotOwed("eligible")
         if card["eligible_version"] != card["version"]:
             return NotOwed("dispatched before")
+        if not trusted(event.trust, MIN_TRUST):
+            return NotOwed("min_trust")
         if event.depth >= DEPTH_MAX:
             return NotOwed("depth")
         return Owes(
@@ -185,7 +195,7 @@ async def dispatch_sweep(spine: ServerSpine, db: Database, *, horizon_seconds: f
     repaired = 0
     while True:
         async with db.system("dispatch sweep") as scope:
-            missed = await scope.fetch(_UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH)
+            missed = await scope.fetch(_UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH, TRUSTED)
         for row in missed:
             effect = _dispatch_of(row["id"], row["agent_id"], row["eligible_version"], row["eligible_seq"])
             async with spine.open(row["tenant_id"]) as tx:
@@ -197,14 +207,32 @@ async def dispatch_sweep(spine: ServerSpine, db: Database, *, horizon_seconds: f
             return repaired
 
 
-def register(spine: ServerSpine, db: Database, cards: Cards, runs: Runs) -> None:
-    """Tell the engine what rules and pins owe and how a launch is done; `wiring.py` calls it once."""
-    spine.register_obligation(RuleLaunches())
+def register(
+    spine: ServerSpine,
+    db: Database,
+    cards: Cards,
+    runs: Runs,
+    *,
+    launches_per_hour_max: int = LAUNCHES_PER_HOUR_MAX,
+) -> None:
+    """Tell the engine what rules and pins owe and how it is done; `wiring.py` calls it once.
+
+    Args:
+        launches_per_hour_max: how often one agent may be launched within an hour, whatever launches it.
+    """
+    launcher = Launcher(spine.store, cards, runs, per_hour_max=launches_per_hour_max)
+    spine.register_obligation(RuleEffects())
     spine.register_obligation(Dispatch())
-    spine.register_executor(Transactional(kind=LAUNCH, run=Launcher(spine.store, cards, runs)))
+    spine.register_executor(Transactional(kind=LAUNCH, run=launcher))
+    spine.register_executor(Transactional(kind=PROMOTE, run=Promoter(spine.store, cards, runs)))
     horizon_seconds = spine.settings.done_days * _DAY_SECONDS * 6 / 7
 
     async def sweep() -> bool:
         return await dispatch_sweep(spine, db, horizon_seconds=horizon_seconds) > 0
 
+    async def forget() -> bool:
+        async with db.system("trim firings") as scope:
+            return await limits.trim_firings(scope)
+
     spine.register_loop("dispatch sweep", sweep, every_seconds=SWEEP_SECONDS)
+    spine.register_loop("firings", forget, every_seconds=limits.TRIM_SECONDS)

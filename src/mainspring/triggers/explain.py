@@ -15,7 +15,8 @@ from asyncpg import Record
 from mainspring.db import Scope
 from mainspring.spine.events import Event
 from mainspring.triggers.matcher import Facts, Failed, facts_of, first_failed
-from mainspring.triggers.model import CARRIED, DEPTH_MAX, RULE_KINDS, RuleVersion
+from mainspring.triggers.model import DEPTH_MAX, RuleVersion
+from mainspring.triggers.terms import carried_by, shown
 from mainspring.triggers.verbs import SQL, version_of
 
 _VERSIONS_AT = SQL["versions_at"]
@@ -56,6 +57,13 @@ async def verdicts(scope: Scope, event: Event, *, rule_id: UUID | None = None) -
     return [_verdict(row, facts) for row in found]
 
 
+async def judged_now(scope: Scope, event: Event) -> list[tuple[RuleVersion | None, RuleVerdict]]:
+    """Return what each rule would make of an event that comes next, with the version that would judge it."""
+    facts = facts_of(event)
+    found = await scope.fetch(_VERSIONS_AT, event.tenant_id, event.seq, None)
+    return [(version_of(row) if row["version"] is not None else None, _verdict(row, facts)) for row in found]
+
+
 def _verdict(row: Record, facts: Facts) -> RuleVerdict:
     if row["version"] is None:
         return _not_in_force(row, f"not in force: created after event {facts.seq}")
@@ -90,16 +98,18 @@ def _not_in_force(row: Record, why_text: str) -> RuleVerdict:
 def why(failed: Failed, facts: Facts, version: RuleVersion) -> str:
     """Return in a sentence why a rule's first failed term does not hold."""
     if failed == "depth":
-        return f"depth: {facts.depth} causes deep, and from {DEPTH_MAX} on nothing is launched"
+        return f"depth: {facts.depth} causes deep, and from {DEPTH_MAX} on no rule acts"
     if failed == "self_trigger":
         return "self_trigger: the rule's own effects led to this event"
-    asked = ", ".join(sorted(version.terms.values(failed)))
+    asked = version.terms.told(failed)
     if failed == "kinds":
         named = asked or "card.* and run.*"
         return f"kinds: it is {facts.kind}, the rule looks at {named}"
-    if facts.kind in RULE_KINDS and failed not in CARRIED[facts.kind]:
+    if failed not in carried_by(facts.kind):
         return f"{failed}: {facts.kind} does not tell it, the rule asks for {asked}"
-    return f"{failed}: {_told(failed, facts)}, the rule asks for {_QUANTIFIED.get(failed, '')}{asked}"
+    return (
+        f"{failed}: {_told(failed, facts, version)}, the rule asks for {_QUANTIFIED.get(failed, '')}{asked}"
+    )
 
 
 _QUANTIFIED: Final[Mapping[Failed, str]] = {
@@ -109,7 +119,7 @@ _QUANTIFIED: Final[Mapping[Failed, str]] = {
 }
 
 
-def _told(failed: Failed, facts: Facts) -> str:
+def _told(failed: Failed, facts: Facts, version: RuleVersion) -> str:
     labels = ", ".join(sorted(facts.labels))
     told: Mapping[Failed, str] = {
         "boards": f"the card is on {facts.board}" if facts.board else "there is no card",
@@ -120,6 +130,14 @@ def _told(failed: Failed, facts: Facts) -> str:
         "labels_any": f"the card bears {labels}" if labels else "the card bears no label",
         "labels_none": f"the card bears {labels}",
         "labels_added": f"added was {', '.join(sorted(facts.added)) or 'none'}",
+        "fields": "the card has "
+        + ", ".join(
+            f"{one.name} = {shown(facts.fields.get(one.name))}"
+            for one in version.terms.fields
+            if not one.holds(facts.fields)
+        ),
+        "changes": f"the rule was {facts.change or 'changed'}",
+        "min_trust": f"it is trusted as {facts.trust}",
         "actors": f"{facts.actor_handle or 'nobody'} ({facts.actor_kind or 'unknown'}) did it",
         "agents": f"it is a run of {facts.agent or 'nobody'}",
     }

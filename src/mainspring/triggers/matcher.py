@@ -13,18 +13,10 @@ from itertools import product
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from mainspring.boards.model import fold
-from mainspring.spine.events import Event
-from mainspring.triggers.model import (
-    ACTOR_CLASSES,
-    CARRIED,
-    DEPTH_MAX,
-    EVERYONE,
-    RULE_KINDS,
-    RuleVersion,
-    TermName,
-    Terms,
-)
+from mainspring.boards.model import Card, fold
+from mainspring.spine.events import Event, Trust
+from mainspring.triggers.model import DEPTH_MAX, RuleVersion
+from mainspring.triggers.terms import ACTOR_CLASSES, EVERYONE, TermName, Terms, carried_by
 
 Failed: TypeAlias = TermName | Literal["self_trigger", "depth"]
 
@@ -44,11 +36,14 @@ class Facts:
     from_state: str | None
     to_state: str | None
     added: frozenset[str]
+    fields: Mapping[str, Any]
+    change: str | None
     actor_kind: str | None
     actor_handle: str | None
     agent: str | None
     via: tuple[UUID, ...]
     depth: int
+    trust: Trust
 
 
 def facts_of(event: Event) -> Facts:
@@ -64,12 +59,21 @@ def facts_of(event: Event) -> Facts:
         from_state=_folded(event.data.get("from")),
         to_state=_folded(event.data.get("to")),
         added=_all_folded(event.data.get("added")),
+        fields=_part(card, "fields"),
+        change=_folded(event.data.get("change")),
         actor_kind=_folded(actor.get("kind")),
         actor_handle=_folded(actor.get("handle")),
         agent=_folded(run.get("agent")),
         via=event.via,
         depth=event.depth,
+        trust=event.trust,
     )
+
+
+def card_of(event: Event) -> Mapping[str, Any] | None:
+    """Return the card that an event tells of; None when it tells of none, or of something that is none."""
+    card = event.data.get("card")
+    return card if isinstance(card, Mapping) and "id" in card and "key" in card else None
 
 
 def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -88,7 +92,8 @@ def _all_folded(values: Any) -> frozenset[str]:
 # One rule ------------------------------------------------------------------------------------------------------
 
 
-def _by_actors(facts: Facts, asked: frozenset[str]) -> bool:
+def _by_actors(facts: Facts, terms: Terms) -> bool:
+    asked = terms.actors
     return (
         EVERYONE in asked
         or facts.actor_handle in asked
@@ -97,19 +102,27 @@ def _by_actors(facts: Facts, asked: frozenset[str]) -> bool:
 
 
 # what each term means; a term that asks nothing is not tried
-_HOLDS: Final[Mapping[TermName, Callable[[Facts, frozenset[str]], bool]]] = {
-    "kinds": lambda facts, asked: facts.kind in asked,
-    "boards": lambda facts, asked: facts.board in asked,
-    "from_states": lambda facts, asked: facts.from_state in asked,
-    "to_states": lambda facts, asked: facts.to_state in asked,
-    "states": lambda facts, asked: facts.state in asked,
-    "labels_all": lambda facts, asked: asked <= facts.labels,
-    "labels_any": lambda facts, asked: not asked.isdisjoint(facts.labels),
-    "labels_none": lambda facts, asked: asked.isdisjoint(facts.labels),
-    "labels_added": lambda facts, asked: not asked.isdisjoint(facts.added),
+_HOLDS: Final[Mapping[TermName, Callable[[Facts, Terms], bool]]] = {
+    "kinds": lambda facts, terms: facts.kind in terms.kinds,
+    "boards": lambda facts, terms: facts.board in terms.boards,
+    "from_states": lambda facts, terms: facts.from_state in terms.from_states,
+    "to_states": lambda facts, terms: facts.to_state in terms.to_states,
+    "states": lambda facts, terms: facts.state in terms.states,
+    "labels_all": lambda facts, terms: terms.labels_all <= facts.labels,
+    "labels_any": lambda facts, terms: not terms.labels_any.isdisjoint(facts.labels),
+    "labels_none": lambda facts, terms: terms.labels_none.isdisjoint(facts.labels),
+    "labels_added": lambda facts, terms: not terms.labels_added.isdisjoint(facts.added),
+    "fields": lambda facts, terms: all(one.holds(facts.fields) for one in terms.fields),
+    "changes": lambda facts, terms: facts.change in terms.changes,
     "actors": _by_actors,
-    "agents": lambda facts, asked: facts.agent in asked,
+    "agents": lambda facts, terms: facts.agent in terms.agents,
+    "min_trust": lambda facts, terms: trusted(facts.trust, terms.trust_needed),
 }
+
+
+def trusted(trust: Trust, needed: Trust) -> bool:
+    """Tell whether what happened is trusted as far as is needed."""
+    return trust.rank >= needed.rank
 
 
 def first_failed(facts: Facts, version: RuleVersion) -> Failed | None:
@@ -117,44 +130,41 @@ def first_failed(facts: Facts, version: RuleVersion) -> Failed | None:
 
     Whether the version is in force at the event's seq is not asked here.
     """
-    if facts.kind not in RULE_KINDS:
-        return "kinds"
-    carried = CARRIED[facts.kind]
     terms = version.terms
+    if facts.kind not in terms.looked_at:
+        return "kinds"
+    carried = carried_by(facts.kind)
     for term in terms.asked:
-        if term not in carried or not _HOLDS[term](facts, terms.values(term)):
+        if term not in carried or not _HOLDS[term](facts, terms):
             return term
+    if not trusted(facts.trust, terms.trust_needed):  # asked of every event, whether the rule says so or not
+        return "min_trust"
     if not version.options.self_trigger and version.rule_id in facts.via:
         return "self_trigger"
     return "depth" if facts.depth >= DEPTH_MAX else None
 
 
-# which of a rule's terms speak of the card itself, and so can be asked of it again later
-_NOW: Final[Mapping[TermName, TermName]] = {
-    "boards": "boards",
-    "to_states": "states",
-    "states": "states",
-    "labels_all": "labels_all",
-    "labels_any": "labels_any",
-    "labels_none": "labels_none",
-    "labels_added": "labels_any",
+# which of a rule's terms speak of the card itself, and what they ask of it later
+_HOLDS_NOW: Final[Mapping[TermName, Callable[[Card, Terms], bool]]] = {
+    "boards": lambda card, terms: card.board.key in terms.boards,
+    "to_states": lambda card, terms: card.state in terms.to_states,
+    "states": lambda card, terms: card.state in terms.states,
+    "labels_all": lambda card, terms: terms.labels_all <= card.labels,
+    "labels_any": lambda card, terms: not terms.labels_any.isdisjoint(card.labels),
+    "labels_none": lambda card, terms: terms.labels_none.isdisjoint(card.labels),
+    "labels_added": lambda card, terms: not terms.labels_added.isdisjoint(card.labels),
+    "fields": lambda card, terms: all(one.holds(card.fields) for one in terms.fields),
 }
 
 
-def first_failed_now(terms: Terms, *, board: str, state: str, labels: frozenset[str]) -> TermName | None:
+def first_failed_now(terms: Terms, card: Card) -> TermName | None:
     """Return the first term that a card, as it is now, does not fulfil any more, or None.
 
-    "Moved to ready" asks now whether it is in ready, "labelled x" whether it bears x. Where it came from is past.
+    Where it came from and who did it are past, and are not asked again.
     """
-    now = Facts(
-        seq=0, kind="", board=fold(board).upper(), state=fold(state), labels=frozenset(map(fold, labels)),
-        from_state=None, to_state=None, added=frozenset(), actor_kind=None, actor_handle=None, agent=None, via=(), depth=0,
-    )  # fmt: skip
-    for term in terms.asked:
-        asked_now = _NOW.get(term)
-        if asked_now is not None and not _HOLDS[asked_now](now, terms.values(term)):
-            return term
-    return None
+    return next(
+        (term for term in terms.asked if term in _HOLDS_NOW and not _HOLDS_NOW[term](card, terms)), None
+    )
 
 
 # Many rules ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Rules as values: what a rule may say, which events can tell it, and what it needs from other rooms. Pure.
+"""Rules as values: what they do, under which options and limits, and what they need from other rooms. Pure.
 
-Takes nothing and leaves nothing: every other module of the room speaks in these values.
+Takes nothing and leaves nothing: every other module of the room speaks in these values, and in those of `terms`.
 """
 
 from __future__ import annotations
@@ -8,104 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from mainspring.agents.model import Agent, NewRun
-from mainspring.boards.model import Card
+from mainspring.boards.model import Account, Card
+from mainspring.triggers.terms import RULE_KINDS, TERMS, Terms
 
 if TYPE_CHECKING:
     from mainspring.rooms import Actor, Tx
 
-# From this depth on, an event launches nobody: a chain of causes that long is a loop until somebody says otherwise.
+__all__ = ["RULE_KINDS", "TERMS"]  # told to the API and to explain
+
+# From this depth on, an event launches and promotes nobody: a chain of causes that long is a loop until somebody says otherwise.
 DEPTH_MAX: Final = 8
 
-# What a rule may look at, and what each kind of event can tell it -----------------------------------------------
-
-CARD_KINDS: Final = frozenset(
-    f"card.{word}"
-    for word in ("created", "moved", "updated", "labeled", "unlabeled", "assigned", "promoted", "deleted")
-)
-RUN_KINDS: Final = frozenset(
-    f"run.{word}"
-    for word in ("queued", "started", "needs_input", "done", "failed", "blocked", "cancelled", "lost")
-)
-RULE_KINDS: Final = CARD_KINDS | RUN_KINDS
-
-TermName: TypeAlias = Literal[
-    "kinds", "boards", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
-    "labels_added", "actors", "agents",
-]  # fmt: skip
-# in the order in which they are tried: the first that does not hold is the one that explain names
-TERMS: Final[tuple[TermName, ...]] = (
-    "kinds", "boards", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
-    "labels_added", "actors", "agents",
-)  # fmt: skip
-_EVERY: Final = frozenset[TermName](
-    {"kinds", "boards", "states", "labels_all", "labels_any", "labels_none", "actors"}
-)
-CARRIED: Final[Mapping[str, frozenset[TermName]]] = MappingProxyType(
-    dict.fromkeys(CARD_KINDS, _EVERY)
-    | dict.fromkeys(RUN_KINDS, _EVERY | {"agents"})
-    | {
-        "card.moved": _EVERY | {"from_states", "to_states"},
-        "card.labeled": _EVERY | {"labels_added"},
-    }
-)
-EVERYONE: Final = "anyone"
-ACTOR_CLASSES: Final[Mapping[str, str]] = MappingProxyType({"members": "human", "agents": "agent"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a rule asks of an event: all terms together, any value inside one, except `labels_all`. Empty asks nothing.
-
-    Values are folded as `boards.model.fold` does; board keys are upper-case.
-    """
-
-    kinds: frozenset[str] = frozenset()
-    boards: frozenset[str] = frozenset()
-    from_states: frozenset[str] = frozenset()
-    to_states: frozenset[str] = frozenset()
-    states: frozenset[str] = frozenset()
-    labels_all: frozenset[str] = frozenset()
-    labels_any: frozenset[str] = frozenset()
-    labels_none: frozenset[str] = frozenset()
-    labels_added: frozenset[str] = frozenset()
-    actors: frozenset[str] = frozenset()
-    agents: frozenset[str] = frozenset()
-
-    def values(self, term: TermName) -> frozenset[str]:
-        """Return what a term asks for; empty when it asks nothing."""
-        values: frozenset[str] = getattr(self, term)
-        return values
-
-    @property
-    def asked(self) -> tuple[TermName, ...]:
-        """The terms that ask something, in the order in which they are tried."""
-        return tuple(term for term in TERMS if self.values(term))
-
-    @property
-    def firing_kinds(self) -> frozenset[str]:
-        """The kinds of event that carry every term asked; of no other kind can this match."""
-        asked = set(self.asked)
-        return frozenset(kind for kind in self.kinds or RULE_KINDS if asked <= CARRIED.get(kind, frozenset()))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the terms as they are stored and shown: those that ask something."""
-        return {term: sorted(self.values(term)) for term in self.asked}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read terms as they were stored."""
-        return cls(**{term: frozenset(values) for term, values in stored.items()})
+# What a rule does -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Launch this agent with this prompt."""
 
+    kind: ClassVar[Literal["launch"]] = "launch"
     agent: str
     prompt: str
 
@@ -113,10 +38,31 @@ class Launch:
         """Return the action as it is stored and shown under `do`."""
         return {"launch": {"agent": self.agent, "prompt": self.prompt}}
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read an action as it was stored."""
-        return cls(agent=stored["launch"]["agent"], prompt=stored["launch"]["prompt"])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """Pin the event's card to this agent, unless a person has pinned it."""
+
+    kind: ClassVar[Literal["promote"]] = "promote"
+    agent: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the action as it is stored and shown under `do`."""
+        return {"promote": {"agent": self.agent}}
+
+
+Action: TypeAlias = Launch | Promote
+
+
+def action_of(stored: Mapping[str, Any]) -> Action:
+    """Read an action as it was stored."""
+    if (promote := stored.get("promote")) is not None:
+        return Promote(agent=promote["agent"])
+    return Launch(agent=stored["launch"]["agent"], prompt=stored["launch"]["prompt"])
+
+
+WhileRunning: TypeAlias = Literal["allow", "skip", "queue_one"]
+WHILE_RUNNING: Final[tuple[WhileRunning, ...]] = ("allow", "skip", "queue_one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,27 +71,41 @@ class Options:
 
     Args:
         consume_label: the launch takes the matched `labels_all` off its card; one that finds them gone does nothing.
-        recheck: the card must still match when the launch is executed.
+        recheck: the card must still match when the rule is carried out.
         self_trigger: match what this rule's own effects caused, too.
+        max_event_age_seconds: what happened longer ago is not acted upon any more.
+        cooldown_seconds: how long the rule rests on a card after it fired on it.
+        max_per_hour: one more than this within the hour pauses the rule.
+        while_running: what becomes of a launch while a run of this card and agent has not ended.
+        queued_timeout_seconds: how long a run waits for a runner before it is lost.
     """
 
     consume_label: bool = False
     recheck: bool = False
     self_trigger: bool = False
+    max_event_age_seconds: float | None = None
+    cooldown_seconds: float | None = None
+    max_per_hour: int | None = None
+    while_running: WhileRunning = "allow"
+    queued_timeout_seconds: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether what fired before decides whether it fires: then it is counted under the rule's lock."""
+        return self.cooldown_seconds is not None or self.max_per_hour is not None
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they are stored and shown: those that are set."""
-        every = {
-            "consume_label": self.consume_label,
-            "recheck": self.recheck,
-            "self_trigger": self.self_trigger,
-        }
-        return {name: value for name, value in every.items() if value}
+        every = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in every.items() if value not in (None, False, "allow")}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """Read options as they were stored."""
         return cls(**stored)
+
+
+OPTIONS: Final[tuple[str, ...]] = tuple(Options.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +114,7 @@ class Definition:
 
     name: str
     terms: Terms
-    action: Launch
+    action: Action
     options: Options = Options()
 
     def as_json(self) -> dict[str, Any]:
@@ -176,7 +136,7 @@ class RuleVersion:
     version: int
     enabled: bool
     terms: Terms
-    action: Launch
+    action: Action
     options: Options = Options()
     from_seq: int
     until_seq: int | None = None
@@ -184,6 +144,14 @@ class RuleVersion:
     def spans(self, seq: int) -> bool:
         """Whether an event of this seq is this version's to judge."""
         return self.from_seq < seq and (self.until_seq is None or seq <= self.until_seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Since when a rule has been paused, and why: what it owes is held until somebody resumes it."""
+
+    since: datetime
+    because: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +167,7 @@ class Rule:
     changed_at: datetime
     changed_by: str
     deleted: bool = False
+    paused: Paused | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the rule as it is shown."""
@@ -206,6 +175,8 @@ class Rule:
             "id": str(self.id),
             **self.definition.as_json(),
             "enabled": self.enabled,
+            "paused_because": self.paused.because if self.paused else None,
+            "paused_at": self.paused.since.isoformat() if self.paused else None,
             "version": self.version,
             "from_seq": self.from_seq,
             "created_at": self.created_at.isoformat(),
@@ -220,6 +191,7 @@ def snapshot(rule: Rule) -> dict[str, Any]:
         "id": str(rule.id),
         **rule.definition.as_json(),
         "enabled": rule.enabled,
+        "paused_because": rule.paused.because if rule.paused else None,
         "version": rule.version,
         "deleted": rule.deleted,
     }
@@ -235,6 +207,23 @@ class Remark:
     def as_json(self) -> dict[str, str]:
         """Return the remark as it is shown."""
         return {"pointer": self.pointer, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """It would happen; `then` says what."""
+
+    then: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wont:
+    """It would not happen; `then` says what would come of it instead."""
+
+    then: str
+
+
+Outlook: TypeAlias = Will | Wont
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +248,19 @@ class Cards(Protocol):
 
     async def set_dispatched(self, tx: Tx, card_id: UUID, eligible_version: int, /) -> Any:
         """Note that the card's eligibility of this version has been dispatched."""
+
+    async def pinned_by_rule(self, tx: Tx, card_id: UUID, /) -> bool:
+        """Tell whether the card's pin, as it is, was set by a promotion and not by hand."""
+
+    async def promote_card(self, tx: Tx, card: Card, agent: Account, actor: Actor, /) -> Card:
+        """Pin the locked card to the agent."""
+
+
+class CardReader(Protocol):
+    """A card by its id or key, in a transaction of its own."""
+
+    async def get_card(self, tenant: UUID, ref: str, /) -> Card:
+        """Return the card. Raises NotFound."""
 
 
 class Runs(Protocol):

@@ -16,14 +16,16 @@ from typing import Any, Final
 
 from mainspring.boards.model import Card
 from mainspring.spine.events import Event
-from mainspring.triggers.model import RULE_KINDS, RUN_KINDS
+from mainspring.triggers.matcher import card_of
+from mainspring.triggers.terms import CARD_KINDS, EFFECT_KINDS, RULE_CHANGED, RUN_KINDS, is_custom
 
 DEFAULT: Final = "{{card.title}}\n\n{{card.body}}"
+DEFAULT_WITHOUT_CARD: Final = "{{event.kind}} {{event.subject}}"
 LENGTH_MAX: Final = 262_144  # of a filled-in prompt, as the runs table has it
 _TAG: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
-# root → (the names under it, the kinds that carry it); no names: the root itself is the value
+# root → (the names under it, the kinds that carry it, whether custom events do); no names: the root itself is the value
 _CARD: Final = frozenset(
     {"id", "key", "board_id", "board", "number", "title", "body", "state", "labels", "agent_id", "agent", "assignee_id",
      "priority", "fields", "version", "state_version", "eligible_version"}
@@ -31,20 +33,34 @@ _CARD: Final = frozenset(
 _RUN: Final = frozenset(
     {"id", "agent_id", "agent", "card_id", "state", "attempts", "outcome", "error", "rule_id", "rule_version", "event_seq"}
 )  # fmt: skip
+_EFFECT: Final = frozenset({"id", "kind", "key", "event_seq", "outcome", "error"})
+_NOBODY: Final = frozenset[str]()
+_EVERY: Final = CARD_KINDS | RUN_KINDS | EFFECT_KINDS | {RULE_CHANGED}
 NAMES: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
-    "card": (_CARD, RULE_KINDS),
+    "card": (_CARD, CARD_KINDS | RUN_KINDS),
     "run": (_RUN, RUN_KINDS),
-    "event": (frozenset({"kind", "seq", "subject", "occurred_at"}), RULE_KINDS),
-    "actor": (frozenset({"id", "kind", "handle"}), RULE_KINDS),
-    "from": (frozenset(), frozenset({"card.moved"})),
-    "to": (frozenset(), frozenset({"card.moved"})),
-    "added": (frozenset(), frozenset({"card.labeled"})),
-    "removed": (frozenset(), frozenset({"card.unlabeled"})),
+    "effect": (_EFFECT, EFFECT_KINDS),
+    "rule": (frozenset({"id", "name", "version", "enabled"}), frozenset({RULE_CHANGED})),
+    "event": (frozenset({"kind", "seq", "subject", "occurred_at"}), _EVERY),
+    "actor": (frozenset({"id", "kind", "handle"}), _EVERY - {"effect.dead"}),  # nobody gives an effect up
+    "from": (_NOBODY, frozenset({"card.moved"})),
+    "to": (_NOBODY, frozenset({"card.moved"})),
+    "added": (_NOBODY, frozenset({"card.labeled"})),
+    "removed": (_NOBODY, frozenset({"card.unlabeled"})),
+    "change": (_NOBODY, frozenset({RULE_CHANGED})),
+    "reason": (_NOBODY, frozenset({"effect.discarded"})),
+    "data": (_NOBODY, _NOBODY),
 }
-_OPEN: Final = frozenset({"card.fields"})  # what stands below is the user's own
+_CUSTOM: Final = frozenset({"card", "event", "actor", "data"})  # the roots that a custom event may have
+_OPEN: Final = frozenset({"card.fields", "data"})  # what stands below is the user's own
 
 
 # When the rule is written ---------------------------------------------------------------------------------------
+
+
+def default_for(kinds: Iterable[str]) -> str:
+    """Return what is told when a rule says nothing: the card, where its events have one."""
+    return DEFAULT if any(kind in CARD_KINDS or kind in RUN_KINDS for kind in kinds) else DEFAULT_WITHOUT_CARD
 
 
 def defects(template: str, kinds: Iterable[str]) -> Iterator[str]:
@@ -69,7 +85,9 @@ def _defect(name: str, kinds: frozenset[str]) -> str | None:
     if root not in NAMES:
         return f"knows no name {name}{_meant(root, NAMES)}"
     below, carriers = NAMES[root]
-    if not below:
+    if root in _OPEN:
+        pass
+    elif not below:
         if path:
             return f"knows no name {name}: {root} has nothing below it"
     elif not path:
@@ -78,9 +96,13 @@ def _defect(name: str, kinds: frozenset[str]) -> str | None:
         return f"knows no name {name}{_meant(path[0], below, prefix=root + '.')}"
     elif len(path) > 1 and f"{root}.{path[0]}" not in _OPEN:
         return f"knows no name {name}: {root}.{path[0]} has nothing below it"
-    if lacking := sorted(kinds - carriers):
+    if lacking := sorted(kind for kind in kinds if not _carries(kind, root, carriers)):
         return f"{{{{{name}}}}} would be missing in {', '.join(lacking)}: every launch by it would die"
     return None
+
+
+def _carries(kind: str, root: str, carriers: frozenset[str]) -> bool:
+    return root in _CUSTOM if is_custom(kind) else kind in carriers
 
 
 def _meant(word: str, known: Iterable[str], *, prefix: str = "") -> str:
@@ -117,6 +139,22 @@ class TooLong:
     length: int
 
 
+# parts of an event's data that are names by themselves
+_SAID: Final = (
+    "run",
+    "actor",
+    "effect",
+    "rule",
+    "from",
+    "to",
+    "added",
+    "removed",
+    "change",
+    "reason",
+    "data",
+)
+
+
 def values_of(event: Event, card_now: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     """Return where names are looked up: in what the event said, and then on the card as it is now.
 
@@ -124,16 +162,14 @@ def values_of(event: Event, card_now: Mapping[str, Any] | None) -> Sequence[Mapp
     a launch that died of a missing field is mended and replayed.
     """
     said = {
-        "card": event.data.get("card"),
-        "run": event.data.get("run"),
-        "actor": event.data.get("actor"),
+        "card": card_of(event),
+        **{name: event.data[name] for name in _SAID if name in event.data},
         "event": {
             "kind": event.kind,
             "seq": event.seq,
             "subject": event.subject,
             "occurred_at": event.occurred_at.isoformat(),
         },
-        **{name: event.data[name] for name in ("from", "to", "added", "removed") if name in event.data},
     }
     return (said, {"card": card_now})
 

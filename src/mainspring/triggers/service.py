@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from mainspring.db import Database, unique_violation
-from mainspring.rooms import Actor, Conflict, NotFound, ServerSpine, Tx, VersionConflict
+from mainspring.db import Database, Scope, unique_violation
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx, VersionConflict
 from mainspring.spine.errors import BadData
-from mainspring.triggers import checks, verbs
-from mainspring.triggers.model import Remark, Rule
+from mainspring.triggers import checks, rehearsal, sense, verbs
+from mainspring.triggers.model import Definition, Remark, Rule, RuleVersion
+from mainspring.triggers.rehearsal import Rehearsal
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,21 @@ class Written:
         return self.rule.as_json() | {"remarks": [remark.as_json() for remark in self.remarks]}
 
 
+BECAUSE_LENGTH_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A rule as it was resumed, and how many rows that had been held were set free, or given up."""
+
+    rule: Rule
+    held: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer to whoever resumed it."""
+        return self.rule.as_json() | {"held": self.held}
+
+
 class RuleService:
     """Rules, one method a command or query, one transaction a method. A rule is named by its id or its name."""
 
@@ -42,7 +59,7 @@ class RuleService:
         """Make a rule from `name`, `when`, `do`, `options`. Raises Invalid, and Conflict when its name is taken."""
         definition = checks.definition_of(body)
         async with self._writing(actor, definition.name) as tx:
-            remarks = checks.remarks_on(definition, await verbs.known_to(tx, definition))
+            remarks = sense.remarks_on(definition, await verbs.known_in(tx.handle, tx.tenant, definition))
             rule = await verbs.create_rule(tx, definition, actor, enabled=enabled)
         return Written(_with_seq(rule, tx), tuple(remarks))
 
@@ -54,11 +71,7 @@ class RuleService:
     async def show(self, tenant: UUID, ref: str) -> Rule:
         """Return the rule with this id or name. Raises NotFound."""
         async with self._db.tenant(tenant) as scope:
-            rule_id = await verbs.find_rule(scope, tenant, ref)
-            rule = await verbs.read_rule(scope, tenant, rule_id) if rule_id else None
-        if rule is None:
-            raise NotFound("rule", ref[: checks.NAME_LENGTH_MAX])
-        return rule
+            return await self._read(scope, tenant, ref)
 
     async def edit(
         self,
@@ -73,7 +86,7 @@ class RuleService:
         async with self._writing(actor, changes.get("name")) as tx:
             rule = await self._locked(tx, ref, expected_version)
             definition = checks.definition_of({**rule.definition.as_json(), **changes})
-            remarks = checks.remarks_on(definition, await verbs.known_to(tx, definition))
+            remarks = sense.remarks_on(definition, await verbs.known_in(tx.handle, tx.tenant, definition))
             on = rule.enabled if enabled is None else enabled
             rule = await verbs.change_rule(tx, rule, definition, actor, enabled=on)
         return Written(_with_seq(rule, tx), tuple(remarks))
@@ -90,6 +103,62 @@ class RuleService:
         """Delete the rule: what it owes and has not launched yet is dropped. Raises NotFound and VersionConflict."""
         async with self._spine.open(actor.tenant_id) as tx:
             await verbs.delete_rule(tx, await self._locked(tx, ref, expected_version), actor)
+
+    async def pause(self, actor: Actor, ref: str, *, because: str | None = None) -> Rule:
+        """Pause the rule: what it owes, and will owe, is held until somebody resumes it. Pausing twice is as good as once.
+
+        Raises NotFound, Invalid, and Conflict when it is switched off.
+        """
+        reason = f"by {actor.handle}" if because is None else because.strip()
+        if not 0 < len(reason) <= BECAUSE_LENGTH_MAX or "\0" in reason:
+            raise Invalid(FieldError("/because", f"say why, in 1 to {BECAUSE_LENGTH_MAX} characters"))
+        async with self._spine.open(actor.tenant_id) as tx:
+            rule = await self._locked(tx, ref, None)
+            if not rule.enabled:
+                raise Conflict("the rule is switched off: it does nothing already", code="rule_disabled")
+            return rule if rule.paused else await verbs.pause_rule(tx, rule, reason, actor)
+
+    async def resume(self, actor: Actor, ref: str, *, owed: verbs.Owed) -> Resumed:
+        """Resume a paused rule: what it owes by now is run, or discarded. Raises NotFound, and Conflict when it is not paused."""
+        async with self._spine.open(actor.tenant_id) as tx:
+            rule = await self._locked(tx, ref, None)
+            if rule.paused is None:
+                raise Conflict("the rule is not paused", code="rule_not_paused")
+            rule, held = await verbs.resume_rule(tx, rule, owed, actor)
+        return Resumed(rule, held)
+
+    async def held(self, tenant: UUID, rule: Rule) -> int:
+        """Return how many rows of a rule wait for its resume."""
+        async with self._db.tenant(tenant) as scope:
+            return await verbs.count_held(scope, tenant, rule.id)
+
+    # trying out ---------------------------------------------------------------------------------------------
+
+    async def test(self, tenant: UUID, ref: str, *, last: int) -> Rehearsal:
+        """Return what the rule, as it is now, makes of the last events. Changes nothing. Raises NotFound."""
+        async with self._db.tenant(tenant, purpose="rule test") as scope:
+            rule = await self._read(scope, tenant, ref)
+            version = _as_if(rule.definition, rule.id, rule.version)
+            return await rehearsal.rehearse(self._spine.store, scope, tenant, version, last=last)
+
+    async def test_unsaved(self, tenant: UUID, body: Mapping[str, Any], *, last: int) -> Rehearsal:
+        """Return what a rule that is not saved would make of the last events. Raises Invalid as `create` does."""
+        definition = checks.definition_of({"name": "unsaved", **body})
+        async with self._db.tenant(tenant, purpose="rule test") as scope:
+            remarks = sense.remarks_on(definition, await verbs.known_in(scope, tenant, definition))
+            version = _as_if(definition, new_id(), 1)
+            return await rehearsal.rehearse(
+                self._spine.store, scope, tenant, version, last=last, remarks=remarks
+            )
+
+    # ----------------------------------------------------------------------------------------------------------
+
+    async def _read(self, scope: Scope, tenant: UUID, ref: str) -> Rule:
+        rule_id = await verbs.find_rule(scope, tenant, ref)
+        rule = await verbs.read_rule(scope, tenant, rule_id) if rule_id else None
+        if rule is None:
+            raise NotFound("rule", ref[: checks.NAME_LENGTH_MAX])
+        return rule
 
     async def _switch(self, actor: Actor, ref: str, *, enabled: bool, expected_version: int | None) -> Rule:
         async with self._spine.open(actor.tenant_id) as tx:
@@ -118,6 +187,20 @@ class RuleService:
             if unique_violation(error) != "rules_name":
                 raise
             raise Conflict(f"there is a rule named {name!r} already", code="rule_name_taken") from error
+
+
+def _as_if(definition: Definition, rule_id: UUID, version: int) -> RuleVersion:
+    """Return a version that judges everything."""
+    return RuleVersion(
+        rule_id=rule_id,
+        name=definition.name,
+        version=version,
+        enabled=True,
+        terms=definition.terms,
+        action=definition.action,
+        options=definition.options,
+        from_seq=0,
+    )
 
 
 def _with_seq(rule: Rule, tx: Tx) -> Rule:

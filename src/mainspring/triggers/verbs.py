@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from asyncpg import Record
@@ -20,8 +20,18 @@ from mainspring.ids import new_id
 from mainspring.rooms import Actor, Tx
 from mainspring.spine.events import NewEvent
 from mainspring.sql import Queries
-from mainspring.triggers import checks
-from mainspring.triggers.model import Definition, Known, Launch, Options, Rule, RuleVersion, Terms, snapshot
+from mainspring.triggers import sense
+from mainspring.triggers.model import (
+    Definition,
+    Known,
+    Options,
+    Paused,
+    Rule,
+    RuleVersion,
+    action_of,
+    snapshot,
+)
+from mainspring.triggers.terms import Terms
 
 SQL: Final = Queries("mainspring.triggers.sql")
 _INSERT_RULE = SQL["insert_rule"]
@@ -36,9 +46,18 @@ _RULE_ID_BY_NAME = SQL["rule_id_by_name"]
 _BOARDS_STATES = SQL["boards_states"]
 _ACCOUNTS_KINDS = SQL["accounts_kinds"]
 _SHARE_RULE = SQL["share_rule"]
+_HOLD_RULE = SQL["hold_rule"]
 _VERSION = SQL["version"]
+_PAUSE_RULE = SQL["pause_rule"]
+_UNPAUSE_RULE = SQL["unpause_rule"]
+_STAMP_RESUMED = SQL["stamp_resumed"]
+_FREE_HELD = SQL["free_held"]
+_GIVE_UP_HELD = SQL["give_up_held"]
+_COUNT_HELD = SQL["count_held"]
 
-Change: TypeAlias = Literal["created", "edited", "enabled", "disabled", "deleted"]
+Change: TypeAlias = Literal["created", "edited", "enabled", "disabled", "deleted", "paused", "resumed"]
+Owed: TypeAlias = Literal["run", "discard"]  # what a resume does with what is owed
+GIVEN_UP: Final = "given up when the rule was resumed"
 _LOWEST: Final = UUID(int=0)
 
 
@@ -68,10 +87,10 @@ async def find_rule(scope: Scope, tenant: UUID, ref: str) -> UUID | None:
     return found
 
 
-async def known_to(tx: Tx, definition: Definition) -> Known:
+async def known_in(scope: Scope, tenant: UUID, definition: Definition) -> Known:
     """Look up what a rule's names are checked against."""
-    boards = await tx.handle.fetch(_BOARDS_STATES, tx.tenant)
-    accounts = await tx.handle.fetch(_ACCOUNTS_KINDS, tx.tenant, sorted(checks.handles_of(definition)))
+    boards = await scope.fetch(_BOARDS_STATES, tenant)
+    accounts = await scope.fetch(_ACCOUNTS_KINDS, tenant, sorted(sense.handles_of(definition)))
     return Known(
         boards={row["key"]: frozenset(fold(state) for state in row["states"]) for row in boards},
         accounts={row["handle"]: row["kind"] for row in accounts},
@@ -113,16 +132,69 @@ async def change_rule(tx: Tx, rule: Rule, definition: Definition, actor: Actor, 
     if definition == rule.definition:
         change = "enabled" if enabled else "disabled"
     after = replace(rule, definition=definition, enabled=enabled, version=rule.version + 1, from_seq=None)
+    if not enabled:
+        after = await _set_free(tx, after)
     await tx.handle.execute(_UPDATE_RULE, tx.tenant, rule.id, definition.name, enabled)
     return await _write_version(tx, after, change, actor)
 
 
 async def delete_rule(tx: Tx, rule: Rule, actor: Actor) -> Rule:
     """Delete the locked rule softly: it judges nothing that comes after, and what it owes is dropped when it is met."""
+    rule = await _set_free(tx, rule)
     await tx.handle.execute(_DELETE_RULE, tx.tenant, rule.id)
     after = replace(rule, enabled=False, version=rule.version + 1, deleted=True)
     _append(tx, after, "deleted", actor)
     return after
+
+
+async def _set_free(tx: Tx, rule: Rule) -> Rule:
+    """End the pause of a rule that goes off: what was held is met once more, and dropped for what it is then."""
+    if rule.paused is not None:
+        await tx.handle.execute(_UNPAUSE_RULE, tx.tenant, rule.id)
+        await tx.handle.fetchval(_FREE_HELD, tx.tenant, rule.id)
+    return replace(rule, paused=None)
+
+
+# Pausing: what a paused rule owes is held, and what happens meanwhile is judged and owed the same ----------------------
+
+
+async def pause_rule(tx: Tx, rule: Rule, because: str, actor: Actor) -> Rule:
+    """Pause the locked, enabled rule. No version is made: it judges what happens as before."""
+    since = await tx.handle.fetchval(_PAUSE_RULE, tx.tenant, rule.id, because)
+    after = replace(rule, paused=Paused(since=since, because=because))
+    _append(tx, after, "paused", actor, because=because)
+    return after
+
+
+async def resume_rule(tx: Tx, rule: Rule, owed: Owed, actor: Actor) -> tuple[Rule, int]:
+    """Resume the locked rule; return it and how many held rows were set free, or given up.
+
+    What it owes for events up to this one runs, however old or many they are by now, or is given up, met already or not.
+    """
+    await tx.handle.execute(_UNPAUSE_RULE, tx.tenant, rule.id)
+    held: int = await (
+        tx.handle.fetchval(_FREE_HELD, tx.tenant, rule.id)
+        if owed == "run"
+        else tx.handle.fetchval(_GIVE_UP_HELD, tx.tenant, rule.id, GIVEN_UP)
+    )
+    after = replace(rule, paused=None)
+    stamp = _resume_stamp(tx, after, owed)
+    _append(tx, after, "resumed", actor, stamp=stamp, owed=owed, held=held)
+    return after, held
+
+
+async def count_held(scope: Scope, tenant: UUID, rule_id: UUID) -> int:
+    """Return how many rows of a rule wait for its resume."""
+    held: int = await scope.fetchval(_COUNT_HELD, tenant, rule_id)
+    return held
+
+
+def _resume_stamp(tx: Tx, rule: Rule, owed: Owed) -> Callable[[int], Awaitable[None]]:
+    async def stamp(seq: int) -> None:
+        await _stamp(tx, rule.id, rule.version)(seq)
+        await tx.handle.execute(_STAMP_RESUMED, tx.tenant, rule.id, seq, owed == "run")
+
+    return stamp
 
 
 async def _write_version(tx: Tx, rule: Rule, change: Change, actor: Actor) -> Rule:
@@ -142,15 +214,23 @@ async def _write_version(tx: Tx, rule: Rule, change: Change, actor: Actor) -> Ru
     return replace(rule, changed_at=changed_at, changed_by=actor.handle)
 
 
-def _append(tx: Tx, rule: Rule, change: Change, actor: Actor) -> None:
+def _append(
+    tx: Tx,
+    rule: Rule,
+    change: Change,
+    actor: Actor,
+    *,
+    stamp: Callable[[int], Awaitable[None]] | None = None,
+    **more: Any,
+) -> None:
     event = NewEvent(
         "rule.changed",
         subject=str(rule.id),
-        data={"rule": snapshot(rule), "change": change, "actor": actor.snapshot()},
+        data={"rule": snapshot(rule), "change": change, "actor": actor.snapshot(), **more},
         actor_id=actor.account_id,
         cause=actor.cause,
     )
-    tx.append(event, stamp=_stamp(tx, rule.id, rule.version))
+    tx.append(event, stamp=stamp or _stamp(tx, rule.id, rule.version))
 
 
 def _stamp(tx: Tx, rule_id: UUID, version: int) -> Callable[[int], Awaitable[None]]:
@@ -160,25 +240,51 @@ def _stamp(tx: Tx, rule_id: UUID, version: int) -> Callable[[int], Awaitable[Non
     return stamp
 
 
-# Launching ------------------------------------------------------------------------------------------------------
+# Carrying out ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The rule launches nobody any more; `reason` says why."""
+    """The rule does nothing any more; `reason` says why."""
 
     reason: str
 
 
-async def rule_for_launch(tx: Tx, rule_id: UUID, version: int) -> RuleVersion | Gone:
-    """Return the version that matched, while its rule is enabled; it stays so until the transaction ends."""
-    now = await tx.handle.fetchrow(_SHARE_RULE, tx.tenant, rule_id)
+@dataclass(frozen=True, slots=True)
+class OnHold:
+    """The rule is paused; `because` says why."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """The version that matched, of a rule that is enabled and not paused, and stays so until the transaction ends.
+
+    What it owes for events up to `waived_seq` was told, at a resume, to run whatever its age and rate.
+    """
+
+    version: RuleVersion
+    waived_seq: int
+
+
+async def rule_in_force(tx: Tx, rule_id: UUID, version: int, *, event_seq: int) -> InForce | OnHold | Gone:
+    """Return the version that matched the event, and hold its rule: shared, or alone where it counts what it did before."""
+    row = await tx.handle.fetchrow(_VERSION, tx.tenant, rule_id, version)
+    if row is None:
+        return Gone("rule version gone")
+    matched = version_of(row)
+    counts = matched.options.is_limited or matched.options.while_running != "allow"
+    now = await tx.handle.fetchrow(_HOLD_RULE if counts else _SHARE_RULE, tx.tenant, rule_id)
     if now is None or now["deleted"]:
         return Gone("rule deleted")
     if not now["enabled"]:
         return Gone("rule disabled")
-    row = await tx.handle.fetchrow(_VERSION, tx.tenant, rule_id, version)
-    return version_of(row) if row is not None else Gone("rule version gone")
+    if event_seq <= now["given_up_seq"]:
+        return Gone(GIVEN_UP)
+    if now["paused_because"] is not None:
+        return OnHold(now["paused_because"])
+    return InForce(version=matched, waived_seq=now["waived_seq"])
 
 
 # Rows to values -------------------------------------------------------------------------------------------------
@@ -192,7 +298,7 @@ def version_of(row: Record) -> RuleVersion:
         version=row["version"],
         enabled=row["enabled"],
         terms=Terms.from_json(row["terms"]),
-        action=Launch.from_json(row["action"]),
+        action=action_of(row["action"]),
         options=Options.from_json(row["options"]),
         from_seq=row["from_seq"],
         until_seq=row["until_seq"],
@@ -205,7 +311,7 @@ def _rule_of(row: Record) -> Rule:
         definition=Definition(
             name=row["name"],
             terms=Terms.from_json(row["terms"]),
-            action=Launch.from_json(row["action"]),
+            action=action_of(row["action"]),
             options=Options.from_json(row["options"]),
         ),
         enabled=row["enabled"],
@@ -214,4 +320,7 @@ def _rule_of(row: Record) -> Rule:
         created_at=row["created_at"],
         changed_at=row["changed_at"],
         changed_by=row["changed_by"],
+        paused=Paused(since=row["paused_at"], because=row["paused_because"])
+        if row["paused_at"] is not None
+        else None,
     )

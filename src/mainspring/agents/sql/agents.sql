@@ -43,6 +43,12 @@ update mainspring.agents
    set slots = $3, paused = $4, version = version + 1
  where tenant_id = $1 and id = $2;
 
+-- name: restart_queued_timeouts
+-- An agent is resumed: its runs wait for a runner from now on.
+update mainspring.runs
+   set queued_until = clock_timestamp() + make_interval(secs => queued_timeout_seconds)
+ where tenant_id = $1 and agent_id = $2 and state = 'queued' and queued_until is not null;
+
 -- name: rename_account
 update mainspring.accounts
    set name = $3

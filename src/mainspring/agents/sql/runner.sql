@@ -86,6 +86,7 @@ update mainspring.runs r
        slot             = place.slot,
        lease_until      = clock_timestamp() + make_interval(secs => $8::double precision),
        claim_lines      = 0,
+       queued_until     = null,
        cancel_requested = false
   from next
  cross join place
@@ -256,6 +257,23 @@ select r.tenant_id, r.id
 -- name: database_time
 -- The clock that leases are measured by.
 select extract(epoch from clock_timestamp())::double precision;
+
+-- name: overdue_tenants
+-- Runs that no runner has taken in their time. A paused agent's runs wait: they are not overdue.
+select distinct r.tenant_id
+  from mainspring.runs r
+  join mainspring.agents a on a.tenant_id = r.tenant_id and a.id = r.agent_id and not a.paused
+ where r.state = 'queued' and r.queued_until < statement_timestamp()
+ limit 200;
+
+-- name: lock_overdue
+select r.id
+  from mainspring.runs r
+  join mainspring.agents a on a.tenant_id = r.tenant_id and a.id = r.agent_id and not a.paused
+ where r.tenant_id = $1 and r.state = 'queued' and r.queued_until < statement_timestamp()
+ order by r.id
+ limit $2
+   for no key update of r skip locked;
 
 -- name: count_unbegun
 -- A claim that ended in silence before its first heartbeat. It spends no attempt, but it is counted.

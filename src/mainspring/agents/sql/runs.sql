@@ -1,8 +1,9 @@
 -- name: queue_run
 insert into mainspring.runs
     (tenant_id, id, agent_id, card_id, card_key, effect_kind, effect_key, event_seq, rule_id, rule_version,
-     card_state_version, state, prompt, trigger, via, depth, trust)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'queued', $12, $13, $14::uuid[], $15, $16);
+     card_state_version, state, prompt, trigger, via, depth, trust, exclusive, queued_timeout_seconds, queued_until)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'queued', $12, $13, $14::uuid[], $15, $16, $17,
+        $18::double precision, clock_timestamp() + make_interval(secs => $18::double precision));
 
 -- name: lock_runs
 -- The rows of one table are locked by id; what they hold is read by the next statement, behind the lock.
@@ -119,6 +120,8 @@ update mainspring.runs
 
 -- name: conclude_run
 -- The finishing write: only while the run is in the state, and under the claim, that the decision was made on.
+-- One that is queued again waits for a runner as long as it did at first; one that has ended is nobody's exclusive run any
+-- more, so that a replay is not refused for the run that has taken its place.
 update mainspring.runs
    set state       = $5,
        outcome     = $6,
@@ -126,6 +129,9 @@ update mainspring.runs
        attempts    = coalesce($9::integer, attempts),
        lease_until = null,
        not_before  = clock_timestamp() + make_interval(secs => $8::double precision),
+       queued_until = case when $5 = 'queued'
+                           then clock_timestamp() + make_interval(secs => $8::double precision + queued_timeout_seconds) end,
+       exclusive   = exclusive and $5 in ('queued', 'claimed', 'running', 'needs_input'),
        ended_at    = case when $5 in ('done', 'blocked', 'failed', 'cancelled', 'lost', 'discarded')
                           then clock_timestamp() end
  where tenant_id = $1 and id = $2
@@ -140,7 +146,7 @@ update mainspring.runs
 -- The same runs with fresh attempts. Their last claim stays readable, and valid for nothing that it has not begun.
 update mainspring.runs
    set state = 'queued', attempts = 0, unbegun = 0, not_before = clock_timestamp(), ended_at = null, outcome = null,
-       cancel_requested = false
+       cancel_requested = false, queued_until = clock_timestamp() + make_interval(secs => queued_timeout_seconds)
  where tenant_id = $1 and id = any($2::uuid[]) and state in ('failed', 'lost');
 
 -- name: discard_runs

@@ -133,6 +133,16 @@ order by wanted.label;
 delete from mainspring.card_labels
 where tenant_id = $1 and card_id = $2 and label = any($3::text[]);
 
+-- name: last_pinned_by
+-- The kind of the event that changed the card's pin last: made with it, assigned by hand, or promoted by a rule.
+select e.kind
+from mainspring.events e
+where e.tenant_id = $1 and e.subject = $2
+  and (e.kind in ('card.created', 'card.promoted')
+       or (e.kind = 'card.assigned' and e.data -> 'changed' ? 'agent_id'))
+order by e.seq desc
+limit 1;
+
 -- name: last_card_event
 -- Who changed the card last, or last in the way that `kind like $3` says.
 select e.seq, e.kind, e.data -> 'actor' as actor, e.occurred_at

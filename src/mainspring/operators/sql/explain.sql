@@ -34,7 +34,7 @@ select c.id, b.key || '-' || c.number as key, c.title, c.state, c.version, a.han
  where c.tenant_id = $1 and c.id = $2;
 
 -- name: rule_now
-select r.id, r.name, r.enabled, r.version, r.created_at, r.deleted_at, v.terms, v.action, v.options, v.from_seq
+select r.id, r.name, r.enabled, r.paused_because, r.version, r.created_at, r.deleted_at, v.terms, v.action, v.options, v.from_seq
   from mainspring.rules r
   join mainspring.rule_versions v on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.version = r.version
  where r.tenant_id = $1 and r.id = $2;
@@ -142,6 +142,8 @@ select a.run_id as of, a.n, a.runner, a.started_at, a.ended_at, a.outcome, a.err
 select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
        e.traceparent, e.occurred_at
   from mainspring.events e
- where e.tenant_id = $1 and (e.kind like 'card.%' or e.kind like 'run.%')
+ where e.tenant_id = $1
+   and (e.kind like 'card.%' or e.kind like 'run.%' or e.kind like 'custom.%' or e.kind like 'effect.%'
+        or e.kind = 'rule.changed')
  order by e.seq desc
  limit $2;

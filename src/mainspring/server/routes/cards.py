@@ -16,6 +16,7 @@ from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
 from mainspring.server.versions import IfMatch, etag, expected
+from mainspring.triggers.preview import PreviewService
 
 router = APIRouter(prefix="/cards", tags=["cards"], route_class=Route)
 
@@ -109,11 +110,55 @@ class CardOut(BaseModel):
     updated_at: datetime
 
 
+class RuleNamed(BaseModel):
+    """A rule by name."""
+
+    id: UUID
+    name: str
+    version: int
+
+
 class CardPage(BaseModel):
     """A page of cards, oldest first."""
 
     data: list[CardOut]
     next: str | None
+
+
+class WakeOut(BaseModel):
+    """What the move would owe, and what would come of it."""
+
+    do: str = Field(description="launch or promote")
+    agent: str
+    rule: RuleNamed | None = Field(description="None: the card's pin launches")
+    because: str
+    happens: bool
+    then: str
+
+
+class MissOut(BaseModel):
+    """A rule that would not fire, and the first of its terms that does not hold."""
+
+    rule_id: UUID
+    name: str
+    version: int | None
+    matched: bool
+    failed_term: str | None
+    why: str
+
+
+class PreviewOut(BaseModel):
+    """Who would be launched by a move, who would not, and why. Nothing is moved."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    card: str
+    from_: str = Field(alias="from")
+    to: str
+    moves: bool = Field(description="False: it is there already, and nothing would happen")
+    wakes: list[WakeOut]
+    misses: list[MissOut]
+    dispatch: str | None = Field(description="Why no pin launches anybody; null when one does")
 
 
 def _boards(request: Request) -> BoardService:
@@ -179,6 +224,18 @@ async def show_card(
 ) -> dict[str, Any]:
     """Show one card."""
     return _answer(response, await _boards(request).get_card(caller.tenant_id, card))
+
+
+@router.get("/{card}/preview", response_model=PreviewOut)
+async def preview_move(
+    request: Request,
+    card: Ref,
+    to: Annotated[str, Query(min_length=1, max_length=64, description="The state that it may be moved to")],
+    caller: Annotated[Caller, require("card.preview")],
+) -> dict[str, Any]:
+    """Say who would be launched if you moved the card there, who would not, and why."""
+    preview: PreviewService = request.app.state.services.preview
+    return (await preview.move(caller.actor, card, to)).as_json()
 
 
 @router.patch("/{card}", response_model=CardOut)

@@ -1,143 +1,47 @@
-"""`/rules`: create, list, show, edit, enable, disable, delete. A rule is named by id or by its name."""
+"""`/rules`: create, list, show, edit, switch on and off, pause, resume, try out, delete. A rule is named by id or by its name."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
-from uuid import UUID
 
-from fastapi import APIRouter, Body, Path, Request, Response
-from pydantic import BaseModel, Field, WithJsonSchema
+from fastapi import APIRouter, Path, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from mainspring.rooms import FieldError, Invalid
 from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
+from mainspring.server.rule_shapes import (
+    EditRule,
+    Last,
+    NewRule,
+    Pause,
+    RehearsalOut,
+    Resume,
+    ResumedOut,
+    RuleOut,
+    RulePage,
+    ShownOut,
+    TestedRule,
+    WrittenOut,
+)
 from mainspring.server.versions import IfMatch, etag, expected
-from mainspring.triggers.model import RULE_KINDS, TERMS, Rule
+from mainspring.triggers.model import Rule
+from mainspring.triggers.rehearsal import LAST_DEFAULT, LAST_MAX
 from mainspring.triggers.service import RuleService
+
+
+class _Named(StringConvertor):
+    """A rule's id or name in a path that has nothing behind it; `rules/test` is a command, and known to no other method."""
+
+    regex = "(?!test$)[^/]+"
+
+
+register_url_convertor("rule", _Named())
 
 router = APIRouter(prefix="/rules", tags=["rules"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=200, description="Id or name")]
-
-# What a rule says is read by the triggers room, which names what is wrong; here it is only described.
-_VALUES = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1, "maxLength": 64},
-    "minItems": 1,
-    "maxItems": 64,
-}
-_PARTS: dict[str, Any] = {
-    "name": {"type": "string", "minLength": 1, "maxLength": 200},
-    "when": {
-        "type": "object",
-        "description": "All terms must hold; inside one any value will do, but for labels_all. What is left out asks nothing.",
-        "properties": {
-            **dict.fromkeys(TERMS, _VALUES),
-            "kinds": {**_VALUES, "items": {"type": "string", "enum": sorted(RULE_KINDS)}},
-            "actors": {**_VALUES, "description": "members, agents, anyone, or handles"},
-            "agents": {**_VALUES, "description": "Whose run it is, for run.* events"},
-        },
-        "additionalProperties": False,
-    },
-    "do": {
-        "type": "object",
-        "properties": {
-            "launch": {
-                "type": "object",
-                "properties": {
-                    "agent": {"type": "string", "minLength": 1, "maxLength": 64},
-                    "prompt": {
-                        "type": "string",
-                        "minLength": 1,
-                        "maxLength": 65_536,
-                        "description": "Names like {{card.title}} are filled in; the card's title and body by default",
-                    },
-                },
-                "required": ["agent"],
-                "additionalProperties": False,
-            }
-        },
-        "required": ["launch"],
-        "additionalProperties": False,
-    },
-    "options": {
-        "type": "object",
-        "properties": {
-            "consume_label": {
-                "type": "boolean",
-                "description": "The launch takes labels_all off the card; one that finds them gone launches nobody",
-            },
-            "recheck": {
-                "type": "boolean",
-                "description": "The card must still match when the launch is carried out",
-            },
-            "self_trigger": {
-                "type": "boolean",
-                "description": "Match what this rule's own launches led to, too",
-            },
-        },
-        "additionalProperties": False,
-    },
-    "enabled": {"type": "boolean", "default": True},
-}
-_EXAMPLE = {
-    "name": "ready → coder",
-    "when": {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["ready"], "actors": ["members"]},
-    "do": {"launch": {"agent": "coder", "prompt": "Do {{card.key}}: {{card.title}}\n\n{{card.body}}"}},
-}
-_NEW = {
-    "title": "NewRule",
-    "type": "object",
-    "properties": _PARTS,
-    "required": ["name", "do"],
-    "additionalProperties": False,
-}
-_EDIT = {
-    "title": "EditRule",
-    "type": "object",
-    "properties": {**_PARTS, "expected_version": {"type": "integer", "minimum": 1}},
-    "additionalProperties": False,
-}
-NewRule = Annotated[dict[str, Any], WithJsonSchema(_NEW), Body(examples=[_EXAMPLE])]
-EditRule = Annotated[dict[str, Any], WithJsonSchema(_EDIT), Body(examples=[{"when": _EXAMPLE["when"]}])]
-
-
-class RuleOut(BaseModel):
-    """A rule. It judges the events behind `from_seq`, the seq of its own last change."""
-
-    id: UUID
-    name: str
-    when: dict[str, list[str]]
-    do: dict[str, Any]
-    options: dict[str, bool]
-    enabled: bool
-    version: int
-    from_seq: int
-    created_at: datetime
-    changed_at: datetime
-    changed_by: str
-
-
-class RemarkOut(BaseModel):
-    """Something about a rule that was accepted and yet may not be what its author means."""
-
-    pointer: str
-    detail: str
-
-
-class WrittenOut(RuleOut):
-    """A rule as it was written."""
-
-    remarks: list[RemarkOut] = Field(description="Names in it that stand for nothing, and the like")
-
-
-class RulePage(BaseModel):
-    """A page of rules, oldest first."""
-
-    data: list[RuleOut]
-    next: str | None
 
 
 def _rules(request: Request) -> RuleService:
@@ -166,6 +70,14 @@ def _expected_version(body: dict[str, Any]) -> int | None:
     raise Invalid(FieldError("/expected_version", "must be a whole number from 1 on"))
 
 
+def _last(body: dict[str, Any]) -> int:
+    """Take the number of events to try out on out of the body."""
+    value = body.pop("last", LAST_DEFAULT)
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LAST_MAX:
+        return value
+    raise Invalid(FieldError("/last", f"must be a whole number from 1 to {LAST_MAX}"))
+
+
 @router.get("", response_model=RulePage)
 async def list_rules(
     request: Request, paging: Paging, caller: Annotated[Caller, require("rule.list")]
@@ -187,15 +99,25 @@ async def create_rule(
     return written.as_json()
 
 
-@router.get("/{rule}", response_model=RuleOut)
+@router.post("/test", response_model=RehearsalOut)
+async def try_unsaved_rule(
+    request: Request, body: TestedRule, caller: Annotated[Caller, require("rule.test")]
+) -> dict[str, Any]:
+    """Try a rule out on the last events before it is made. Changes nothing."""
+    last = _last(body)
+    return (await _rules(request).test_unsaved(caller.tenant_id, body, last=last)).as_json()
+
+
+@router.get("/{rule:rule}", response_model=ShownOut)
 async def show_rule(
     request: Request, response: Response, rule: Ref, caller: Annotated[Caller, require("rule.show")]
 ) -> dict[str, Any]:
     """Show one rule."""
-    return _answer(response, await _rules(request).show(caller.tenant_id, rule))
+    found = await _rules(request).show(caller.tenant_id, rule)
+    return _answer(response, found) | {"held": await _rules(request).held(caller.tenant_id, found)}
 
 
-@router.patch("/{rule}", response_model=WrittenOut)
+@router.patch("/{rule:rule}", response_model=WrittenOut)
 async def edit_rule(
     request: Request,
     response: Response,
@@ -235,7 +157,46 @@ async def disable_rule(
     return _answer(response, await _rules(request).disable(caller.actor, rule, expected_version=if_match))
 
 
-@router.delete("/{rule}", status_code=204)
+@router.post("/{rule}/pause", response_model=RuleOut)
+async def pause_rule(
+    request: Request,
+    response: Response,
+    rule: Ref,
+    caller: Annotated[Caller, require("rule.pause")],
+    body: Pause | None = None,
+) -> dict[str, Any]:
+    """Pause a rule: what it owes, and what it will owe meanwhile, is held until somebody resumes it."""
+    because = body.because if body else None
+    return _answer(response, await _rules(request).pause(caller.actor, rule, because=because))
+
+
+@router.post("/{rule}/resume", response_model=ResumedOut)
+async def resume_rule(
+    request: Request,
+    response: Response,
+    rule: Ref,
+    body: Resume,
+    caller: Annotated[Caller, require("rule.resume")],
+) -> dict[str, Any]:
+    """Resume a paused rule, and say what becomes of what it owes by now."""
+    resumed = await _rules(request).resume(caller.actor, rule, owed=body.owed)
+    _answer(response, resumed.rule)
+    return resumed.as_json()
+
+
+@router.post("/{rule}/test", response_model=RehearsalOut)
+async def try_rule(
+    request: Request,
+    rule: Ref,
+    caller: Annotated[Caller, require("rule.test")],
+    body: Last | None = None,
+) -> dict[str, Any]:
+    """Try a rule out on the last events, as it is now. Changes nothing."""
+    last = (body or Last()).last
+    return (await _rules(request).test(caller.tenant_id, rule, last=last)).as_json()
+
+
+@router.delete("/{rule:rule}", status_code=204)
 async def delete_rule(
     request: Request, rule: Ref, if_match: IfMatch, caller: Annotated[Caller, require("rule.delete")]
 ) -> None:

@@ -1,9 +1,16 @@
 -- name: share_rule
 -- Launches of one rule run side by side; who edits, disables or deletes it waits for those under way, and they for him.
-select r.enabled, r.deleted_at is not null as deleted
+select r.enabled, r.deleted_at is not null as deleted, r.paused_because, r.waived_seq, r.given_up_seq
 from mainspring.rules r
 where r.tenant_id = $1 and r.id = $2
 for share;
+
+-- name: hold_rule
+-- One launch of this rule at a time: what it counts is what the one before has noted.
+select r.enabled, r.deleted_at is not null as deleted, r.paused_because, r.waived_seq, r.given_up_seq
+from mainspring.rules r
+where r.tenant_id = $1 and r.id = $2
+for no key update;
 
 -- name: version
 select v.rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
@@ -23,6 +30,7 @@ where c.eligible_version is not null and c.deleted_at is null
   and (c.dispatched_version is null or c.dispatched_version < c.eligible_version)
   and c.agent_id is not null
   and e.depth < $1
+  and e.trust = any($4::text[])
   and e.occurred_at > statement_timestamp() - make_interval(secs => $2)
   and not exists (
       select from mainspring.effects f

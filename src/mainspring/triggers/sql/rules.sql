@@ -41,7 +41,7 @@ set enabled = false, version = version + 1, deleted_at = clock_timestamp()
 where tenant_id = $1 and id = $2;
 
 -- name: rule
-select r.id, r.name, r.enabled, r.version, r.created_at, v.terms, v.action, v.options, v.from_seq, v.created_at as changed_at,
+select r.id, r.name, r.enabled, r.paused_at, r.paused_because, r.version, r.created_at, v.terms, v.action, v.options, v.from_seq, v.created_at as changed_at,
        coalesce(a.handle, 'mainspring') as changed_by
 from mainspring.rules r
 join mainspring.rule_versions v on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.version = r.version
@@ -53,7 +53,7 @@ select r.id from mainspring.rules r where r.tenant_id = $1 and r.folded = lower(
 
 -- name: rules
 -- A page behind an id.
-select r.id, r.name, r.enabled, r.version, r.created_at, v.terms, v.action, v.options, v.from_seq, v.created_at as changed_at,
+select r.id, r.name, r.enabled, r.paused_at, r.paused_because, r.version, r.created_at, v.terms, v.action, v.options, v.from_seq, v.created_at as changed_at,
        coalesce(a.handle, 'mainspring') as changed_by
 from mainspring.rules r
 join mainspring.rule_versions v on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.version = r.version

@@ -1,0 +1,78 @@
+-- name: pace
+-- How old the event is ($4), when the rule last fired on this card within its cooldown ($5), and how often within the hour for
+-- events behind the last resume ($6). Asked under the rule's lock, in a statement of its own: it sees what the one that we
+-- waited for has noted.
+select (select extract(epoch from statement_timestamp() - e.occurred_at)::double precision
+          from mainspring.events e where e.tenant_id = $1 and e.seq = $4) as event_age_seconds,
+       (select extract(epoch from statement_timestamp() - max(f.fired_at))::double precision
+          from mainspring.firings f
+         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid
+           and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision)) as rested_seconds,
+       (select count(*)
+          from mainspring.firings f
+         where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6
+           and f.fired_at > statement_timestamp() - interval '1 hour') as fired;
+
+-- name: was_replayed
+select exists (select from mainspring.events where tenant_id = $1 and subject = $2 and kind = 'effect.replayed');
+
+-- name: later_launch_on_card
+-- Of the same rule on the same card ($3, and as payloads have it, $4), for a later event: still owed, or carried out already.
+select exists (
+           select from mainspring.effects e
+           where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
+             and e.payload ->> 'card_id' = $4::text and e.event_seq > $5
+       ) or exists (
+           select from mainspring.firings f
+           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id = $3::uuid and f.event_seq > $5
+       );
+
+-- name: later_launch_without_card
+-- The same for events that have no card; a statement of its own, so that the index serves it whatever plan is cached.
+select exists (
+           select from mainspring.effects e
+           where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
+             and e.payload ->> 'card_id' is null and e.event_seq > $3
+       ) or exists (
+           select from mainspring.firings f
+           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is null and f.event_seq > $3
+       );
+
+-- name: live_run_of_rule
+select exists (
+    select from mainspring.runs
+    where tenant_id = $1 and agent_id = $3 and rule_id = $2 and card_id is null
+      and state in ('queued', 'claimed', 'running', 'needs_input'));
+
+-- name: launches_of_agent
+-- How often an agent was launched within the hour, whatever launched it, counted to $3 at most; and when the oldest of the
+-- last $3 is an hour old.
+select count(*) as launches,
+       coalesce(extract(epoch from min(last.fired_at) + interval '1 hour' - statement_timestamp()), 0)::double precision
+           as frees_seconds
+from (
+    select f.fired_at
+    from mainspring.firings f
+    where f.tenant_id = $1 and f.agent_id = $2 and f.kind = 'launch'
+      and f.fired_at > statement_timestamp() - interval '1 hour'
+    order by f.fired_at desc
+    limit $3
+) last;
+
+-- name: lock_agent_for_launch
+select id from mainspring.agents where tenant_id = $1 and id = $2 for no key update;
+
+-- name: note_firing
+insert into mainspring.firings (tenant_id, effect_id, kind, rule_id, card_id, agent_id, event_seq, fired_at, kept_until)
+values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::double precision));
+
+-- name: trim_firings
+delete from mainspring.firings f
+using (
+    select tenant_id, effect_id
+    from mainspring.firings
+    where kept_until < statement_timestamp()
+    limit $1
+    for update skip locked
+) old
+where f.tenant_id = old.tenant_id and f.effect_id = old.effect_id;
