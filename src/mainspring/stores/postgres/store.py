@@ -33,6 +33,7 @@ from mainspring.stores.postgres.breakers import PostgresBreakers
 SQL = Queries("mainspring.stores.postgres.sql")
 
 _LOWEST = UUID(int=0)
+_MANY = 20  # rows of a claim from which on planning it anew costs less than a plan that no longer fits
 _NOW, _LATER = True, False  # when what is owed becomes due: at once, or by make_due
 
 
@@ -46,6 +47,7 @@ class PostgresStore(PostgresBreakers):
 
     def __init__(self, pool: Pool, *, roles: bool = False) -> None:
         self.db = Database(pool, roles=roles)
+        self._claimed_last = 0
 
     def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
         """Open a transaction that sees one tenant."""
@@ -202,7 +204,9 @@ class PostgresStore(PostgresBreakers):
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         kinds, leases = list(request.lease_seconds), list(request.lease_seconds.values())
         after = request.after or _LOWEST
-        async with self.db.system("claim", budget=BATCH) as tx:
+        # while little is due, a claim's start counts and its plan hardly does; in a backlog it is the other way round
+        budget = BATCH if self._claimed_last >= _MANY else COMMAND
+        async with self.db.system("claim", budget=budget) as tx:
             if request.alone:
                 found = await tx.fetch(
                     SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE, DEFER_LIMIT_SECONDS
@@ -220,6 +224,7 @@ class PostgresStore(PostgresBreakers):
                 )
                 after = await self._raise_due(tx, found, request)
         claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
+        self._claimed_last = len(claimed)
         telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
         return Claimed(effects=claimed, after=after)
 
