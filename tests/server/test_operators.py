@@ -391,3 +391,9 @@ async def test_faults_are_armed_by_operators_on_this_machine_alone(world):
     assert wrong.status_code == 422
     assert "drain.before_commit" in wrong.json()["detail"]
     assert (await world.call("POST", "dev/faults", "member", json={"point": "nowhere"})).status_code == 403
+
+
+async def test_skipping_is_no_place_in_the_log(world):
+    answer = await world.call("GET", "events/skip")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert "POST" in answer.headers["allow"]

@@ -176,7 +176,7 @@ async def _role_now(request: Request) -> str | None:
         return None
 
 
-@router.get("/{seq}", response_model=EventOut)
+@router.get("/{seq:int}", response_model=EventOut)
 async def show_event(
     request: Request, caller: Annotated[Caller, require("event.show")], seq: Seq
 ) -> dict[str, Any]:
