@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ def filled(path: str, route: APIRoute, first: str) -> str:
     """The path with something in every parameter: `first` in the first one."""
     for n, one in enumerate(route.dependant.path_params):
         number = one.field_info.annotation is int
-        path = path.replace(f"{{{one.name}:uuid}}", f"{{{one.name}}}")
+        path = re.sub(rf"\{{{one.name}:\w+\}}", f"{{{one.name}}}", path)
         path = path.replace(
             f"{{{one.name}}}", first if n == 0 and not number else "1" if number else str(new_id())
         )
