@@ -84,6 +84,20 @@ async def test_an_event_about_a_card_carries_it_as_it_is(board):
     ]
 
 
+async def test_a_rule_on_an_event_about_a_card_launches_on_that_card(board):
+    card = await board.post("cards", {"board": "OPS", "title": "ship it"})
+    when = {"kinds": ["custom.deployed"], "boards": ["OPS"]}
+    launch = {"launch": {"agent": "echo", "prompt": "look at {{data.version}} of {{card.title}}"}}
+    await board.post("rules", {"name": "deploys", "when": when, "do": launch})
+    said = {"kind": "custom.deployed", "card": card["key"], "data": {"version": "1.2"}}
+    made = (await post(board, said)).json()
+    await post(board, {**said, "card": None})
+    await board.settle()
+    [run] = (await board.get("runs", card=card["key"]))["data"]
+    assert run["event_seq"] == made["seq"]
+    assert (await board.get(f"runs/{run['id']}"))["prompt"].endswith("look at 1.2 of ship it")
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

@@ -76,6 +76,10 @@ AMISS = {
         (symptoms.runners([{"name": "laptop", "silent_seconds": 99, "held": 1}], []), "warning"),
         (symptoms.runners([], [{"handle": "echo", "queued": 2, "oldest_seconds": 5}]), "warning"),
     ],
+    "targets": [
+        (symptoms.targets([]), "ok"),
+        (symptoms.targets([{"target": "smtp", "down_seconds": 90, "error": None}]), "warning"),
+    ],
     "rules": [(symptoms.rules([]), "ok"), (symptoms.rules([{"name": "r", "paused_because": "too many"}]), "warning")],
 }  # fmt: skip
 
@@ -114,7 +118,7 @@ async def test_all_is_well_with_what_is_drained(board):
     assert report["ok"]
     assert report["sentence"] == "The one event is drained; nothing is owed."
     assert set(found) == {
-        "drain", "effects", "desk", "database", "clock", "schema", "walls", "transactions", "runners", "rules", "pool", "loops",
+        "drain", "effects", "desk", "database", "clock", "schema", "walls", "transactions", "runners", "rules", "targets", "pool", "loops",
     }  # fmt: skip
     assert set(found.values()) == {"ok"}
 
@@ -155,7 +159,7 @@ async def test_a_database_that_is_away_is_a_finding_and_no_error(world, database
     assert not diagnosis.ok
     assert "does not answer" in diagnosis.sentence
     assert {one.check for one in diagnosis.findings if one.state == "bad"} == {
-        "log", "database", "schema", "walls", "transactions", "runners", "rules",
+        "log", "database", "schema", "walls", "transactions", "runners", "rules", "targets",
     }  # fmt: skip
 
 

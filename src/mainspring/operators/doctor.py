@@ -48,6 +48,7 @@ class DoctorService:
             ("transactions", self._transactions),
             ("runners", self._runners),
             ("rules", self._rules),
+            ("targets", self._targets),
         )
         try:
             sentence, about = await self._owed(tenant)
@@ -118,6 +119,10 @@ class DoctorService:
     async def _rules(self, tenant: UUID) -> Sequence[Finding]:
         async with self._db.tenant(tenant, purpose="doctor") as scope:
             return (symptoms.rules(await _rows(scope, "paused_rules", tenant)),)
+
+    async def _targets(self, tenant: UUID) -> Sequence[Finding]:
+        async with self._db.tenant(tenant, purpose="doctor") as scope:
+            return (symptoms.targets(await _rows(scope, "targets_down", tenant)),)
 
     def _pool(self) -> Finding:
         pool = self._db.pool

@@ -274,3 +274,14 @@ def rules(paused: Sequence[Mapping[str, Any]]) -> Finding:
         return ok("rules", "none is paused")
     said = "; ".join(f"{one['name']!r}: {one['paused_because']}" for one in paused)
     return warning("rules", f"paused: {said}", "`mainspring rule resume`, running or discarding what waits")
+
+
+def targets(down: Sequence[Mapping[str, Any]]) -> Finding:
+    """Say which things outside are taken to be down: what is owed to them waits, and costs no attempts."""
+    if not down:
+        return ok("targets", "none is down")
+    said = "; ".join(
+        f"{one['target']} for {span(one['down_seconds'])}: {one['error'] or 'no reason given'}"
+        for one in down
+    )
+    return warning("targets", said, "nothing is lost: they are tried again by themselves")

@@ -69,6 +69,13 @@ where tenant_id = $1 and paused_at is not null and deleted_at is null
 order by name
 limit 20;
 
+-- name: targets_down
+select target, error, extract(epoch from statement_timestamp() - down_since)::float8 as down_seconds
+from mainspring.breakers
+where tenant_id = $1 and open_until is not null
+order by down_since
+limit 20;
+
 -- name: long_transactions
 -- Of this login alone: another's are not shown to it. A transaction that stays open holds its tenant's log, or keeps dead rows.
 select count(*) as open, coalesce(extract(epoch from statement_timestamp() - min(xact_start)), 0)::float8 as oldest_seconds
