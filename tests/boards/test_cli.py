@@ -14,6 +14,7 @@ import uvicorn
 from mainspring.agents.tokens import Holder
 from mainspring.cli import main
 from mainspring.ids import new_id
+from mainspring.operators.deeds import DeedService
 from mainspring.server.app import create_app
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -48,7 +49,7 @@ async def cli(house, monkeypatch, capsys) -> AsyncIterator[Run]:
                 else None
             )
 
-    app = create_app(SimpleNamespace(boards=house.boards, tokens=Secrets()))
+    app = create_app(SimpleNamespace(boards=house.boards, tokens=Secrets(), audit=DeedService(house.db)))
     sock = socket.create_server(("127.0.0.1", 0))
     server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

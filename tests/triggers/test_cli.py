@@ -16,6 +16,7 @@ import uvicorn
 from mainspring.agents.tokens import Holder
 from mainspring.cli import main
 from mainspring.ids import new_id
+from mainspring.operators.deeds import DeedService
 from mainspring.server.app import create_app
 
 from .conftest import House
@@ -46,7 +47,11 @@ async def cli(house: House, monkeypatch, capsys) -> AsyncIterator[Run]:
         async def authenticate(self, secret: str) -> Holder | None:
             return Holder(token_id=new_id(), actor=house.ana, kind="user", role="operator")
 
-    app = create_app(SimpleNamespace(rules=house.rules, preview=house.preview, tokens=Tokens()))
+    app = create_app(
+        SimpleNamespace(
+            rules=house.rules, preview=house.preview, tokens=Tokens(), audit=DeedService(house.db)
+        )
+    )
     sock = socket.create_server(("127.0.0.1", 0))
     server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
