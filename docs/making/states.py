@@ -44,7 +44,7 @@ RUN_STATES: Mapping[str, str] = {
     "queued": "It waits for a runner, or for its pause to end.",
     "claimed": "A runner has it and has not said yet that it began.",
     "running": "A runner works on it, and renews its lease by heartbeats.",
-    "needs_input": "It waits for an answer. No outcome of this release leads here.",
+    "needs_input": "It waits for a person's answer, and holds neither runner nor slot. It waits as long as it takes.",
     "done": "The agent finished it.",
     "blocked": "The agent ended it: nothing can be done until somebody acts.",
     "failed": "The agent failed. A dead letter: it lies on the desk.",
@@ -59,8 +59,8 @@ RUN_MOVES: Mapping[str, str] = {
     "block": "the runner completes it with `blocked`",
     "fail": "the runner completes it with `failed`",
     "stop": "the runner completes it with `cancelled`, or a cancelled run falls silent",
-    "ask": "the agent asks a question (not in this release)",
-    "answer": "the question is answered (not in this release)",
+    "ask": "the runner completes it with `needs_input`: no attempt is spent",
+    "answer": "somebody answers its question",
     "requeue": "the lease ran out, or the runner completed it with `retry`, and attempts are left; or the runner hands it back",
     "resume": "a heartbeat of its last claim, after its lease ran out: its runner lives after all",
     "lose": "the lease ran out, or `retry`, and the attempts are spent",
@@ -248,7 +248,7 @@ def _run_state(state: runs.RunState) -> Sequence[object]:
 
 
 def _run_move(state: runs.RunState, move: runs.RunMove) -> str:
-    late = state in (S.QUEUED, S.LOST) and move in (M.FINISH, M.BLOCK, M.FAIL, M.STOP)
+    late = state in (S.QUEUED, S.LOST) and move in LATE
     if late:
         outcome = LATE[move]
         return f"the last claim's result, later than its lease: `{outcome}`; nobody has claimed it since"
@@ -256,7 +256,7 @@ def _run_move(state: runs.RunState, move: runs.RunMove) -> str:
 
 
 S, M = runs.RunState, runs.RunMove
-LATE = {M.FINISH: "done", M.BLOCK: "blocked", M.FAIL: "failed", M.STOP: "cancelled"}
+LATE = {M.FINISH: "done", M.BLOCK: "blocked", M.FAIL: "failed", M.STOP: "cancelled", M.ASK: "needs_input"}
 SPECIAL_MOVES: Mapping[tuple[runs.RunState, runs.RunMove], str] = {
     (S.QUEUED, M.REQUEUE): "its last claim hands it back, later than its lease: that attempt is not spent",
     (S.LOST, M.REQUEUE): "its last claim hands it back, later than its lease: that attempt is not spent",

@@ -16,6 +16,7 @@ import asyncpg
 from mainspring import config, migrate, telemetry
 from mainspring.agents import build as agents_room
 from mainspring.agents import service as agents_service
+from mainspring.agents.asks import AskService
 from mainspring.agents.model import RunPolicy
 from mainspring.agents.runners import RunnerService
 from mainspring.agents.service import AgentService, RunService
@@ -109,6 +110,7 @@ class Services:
     preview: PreviewService
     agents: AgentService
     runs: RunService
+    asks: AskService
     runners: RunnerService
     rules: RuleService
     tokens: TokenService
@@ -202,6 +204,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         ),
         agents=room.agents,
         runs=room.runs,
+        asks=room.asks,
         runners=room.runners,
         rules=RuleService(spine, db),
         tokens=room.tokens,

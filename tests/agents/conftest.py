@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from mainspring.agents.asking import Ask, NewAsk
 from mainspring.agents.build import AgentsRoom, build
 from mainspring.agents.model import Completion, NewRun, RunPolicy
 from mainspring.agents.runners import Beat, Claimed, ClaimRequest, Completed
@@ -105,9 +106,37 @@ class Runner:
         assert claimed.work is not None
         return claimed.work
 
-    async def heartbeat(self, work: Work) -> Beat:
+    async def heartbeat(self, work: Work, *asks: Ask) -> Beat:
         return await self.home.room.runners.heartbeat(
-            self.holder.actor.tenant_id, work.run.id, work.run.claim_id, agents=self.holder.agents
+            self.holder.actor.tenant_id,
+            work.run.id,
+            work.run.claim_id,
+            agents=self.holder.agents,
+            asks=[ask.id for ask in asks],
+        )
+
+    async def begin(self, **asked: Any) -> Work:
+        """Take a run, and begin it."""
+        work = await self.take(**asked)
+        await self.heartbeat(work)
+        return work
+
+    async def ask(
+        self,
+        work: Work,
+        question: str = "Go on?",
+        *options: str,
+        timeout_seconds: float | None = None,
+        request_id: UUID | None = None,
+    ) -> Ask:
+        new = NewAsk(
+            request_id=request_id or new_id(),
+            question=question,
+            options=options,
+            timeout_seconds=timeout_seconds,
+        )
+        return await self.home.room.runners.ask(
+            self.holder.actor.tenant_id, work.run.id, work.run.claim_id, new, agents=self.holder.agents
         )
 
     async def log(self, work: Work, lines: Sequence[str], *, offset: int | None = None) -> tuple[int, bool]:
@@ -185,6 +214,9 @@ class Place:
             )
         return [dict(row.items()) for row in rows]
 
+    async def events_of(self, subject: UUID, kind: str) -> list[dict[str, Any]]:
+        return [event for event in await self.events(subject) if event["kind"] == kind]
+
     async def kinds(self, run_id: UUID) -> list[str]:
         return [event["kind"] for event in await self.events(run_id)]
 
@@ -251,6 +283,7 @@ def whole_app(home: Home) -> FastAPI:
     services = SimpleNamespace(
         agents=room.agents,
         runs=room.runs,
+        asks=room.asks,
         runners=room.runners,
         tokens=room.tokens,
         audit=DeedService(home.db),

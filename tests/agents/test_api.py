@@ -195,12 +195,12 @@ async def test_a_run_over_the_wire(api):
     assert (await own.get(f"/runs/{new_id()}")).status_code == 404
     assert (await own.get("/runs")).status_code == 403
     claim = {"claim_id": run["claim_id"]}
-    for word in ("heartbeat", "complete"):
+    for word in ("heartbeat", "ask", "complete"):
         assert (await own.post(f"/runs/{run_id}/{word}", claim)).status_code == 403
 
     beat = (await runner.post(f"/runs/{run_id}/heartbeat", claim)).json()
     assert beat == {
-        "cancel": False, "drain": False, "steer": [], "state": "running", "attempt": 1, "lease_seconds": 60,
+        "cancel": False, "drain": False, "steer": [], "answers": [], "state": "running", "attempt": 1, "lease_seconds": 60,
     }  # fmt: skip
     taken = await runner.post(f"/runs/{run_id}/log", claim | {"lines": ["a", "b", "c"], "offset": 0})
     assert taken.json() == {"next": 3, "truncated": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import stat
 from collections.abc import Awaitable, Callable
@@ -106,3 +107,55 @@ async def test_tokens_from_the_command_line(cli, place, tmp_path, monkeypatch):
     assert await place.room.tokens.authenticate(secret) is None
     monkeypatch.setenv("MAINSPRING_TOKEN", secret)
     assert (await cli("agent", "list"))[0] == 4
+
+
+async def test_questions_are_listed_and_answered_from_the_command_line(cli, place, monkeypatch):
+    agent = await place.agent(slots=2)
+    run_id, other = str(await place.queue(agent)), str(await place.queue(agent))
+    runner = await place.runner("coder")
+    assert (await cli("ask", "list"))[1:] == ("", "nothing\n")
+    ask = await runner.ask(await runner.begin(slots=(0,)), "Touch the schema?", "yes", "no")
+    await runner.complete(await runner.begin(slots=(1,)), "needs_input", text="Which region?")
+
+    code, out, _ = await cli("ask", "list")
+    assert code == 0
+    assert [line.split()[1:4] for line in out.splitlines()[1:]] == [
+        ["coder", "OPS-1", "Touch"],
+        ["coder", "OPS-1", "Which"],
+    ]
+    code, out, _ = await cli("run", "show", run_id)
+    assert "waiting for an answer since" in out
+    assert "Touch the schema?: open" in out
+    code, out, err = await cli("run", "answer", run_id)  # no terminal to ask at
+    assert (code, out) == (2, "")
+    assert "Touch the schema?" in err
+    assert "yes, no" in err
+    code, _, err = await cli("run", "answer", run_id, "perhaps")
+    assert (code, "yes, no" in err) == (1, True)
+    code, out, _ = await cli("run", "answer", run_id, "YES")
+    assert (code, out.splitlines()[-1]) == (0, "answered  yes, by admin")
+    assert (await cli("run", "answer", run_id, "no"))[0] == 5
+    assert (await cli("run", "answer", run_id))[0] == 5
+    code, _, err = await cli("ask", "answer", str(ask.id), "no")
+    assert (code, "admin has answered it: yes" in err) == (5, True)
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("eu\n"))
+    code, out, _ = await cli("run", "answer", other, "-", "--json")
+    assert (code, json.loads(out)["answer"]) == (0, "eu")
+    code, out, _ = await cli("ask", "list", "--all", "--json")
+    assert [json.loads(line)["answer"] for line in out.splitlines()] == ["yes", "eu"]
+    code, out, _ = await cli("ask", "show", str(ask.id))
+    assert (code, out.splitlines()[0]) == (0, "Touch the schema?")
+    assert (await cli("ask", "show", run_id))[0] == 3
+
+
+async def test_a_run_that_asks_two_things_is_answered_by_the_questions_ids(cli, place):
+    run_id = str(await place.queue(await place.agent()))
+    runner = await place.runner("coder")
+    work = await runner.begin()
+    one, two = await runner.ask(work, "One?"), await runner.ask(work, "Two?")
+    code, _, err = await cli("run", "answer", run_id)
+    assert (code, str(one.id) in err, str(two.id) in err) == (5, True, True)
+    assert (await cli("run", "answer", run_id, "yes"))[0] == 5
+    assert (await cli("ask", "answer", str(two.id), "yes"))[0] == 0
+    assert (await cli("run", "answer", run_id, "no"))[0] == 0

@@ -81,7 +81,9 @@ def test_every_state_is_reached_and_has_one_nature():
 def test_final_states_have_no_way_out_and_dead_ones_only_what_the_desk_and_a_late_result_do():
     assert not {state for state, _ in TRANSITIONS} & FINAL
     ways = {(state, move) for state, move in TRANSITIONS if state in DEAD}
-    late = {RunMove.FINISH, RunMove.BLOCK, RunMove.FAIL, RunMove.STOP, RunMove.REQUEUE, RunMove.RESUME}
+    late = {
+        RunMove.FINISH, RunMove.BLOCK, RunMove.FAIL, RunMove.STOP, RunMove.ASK, RunMove.REQUEUE, RunMove.RESUME,
+    }  # fmt: skip
     desk = {RunMove.REPLAY, RunMove.DISCARD}
     assert ways == {(RunState.FAILED, move) for move in desk} | {
         (RunState.LOST, move) for move in desk | late

@@ -6,7 +6,7 @@ A comment in front of a block says how it is to be run, one behind it what a rea
     <!-- another terminal -->                       <!-- until: DEMO-3 has a run -->
     <!-- another terminal, the last one closed -->  <!-- until: counter is served -->
     <!-- save as agent.py -->                       <!-- until: 1 dead letter -->
-    <!-- may be cut off -->
+    <!-- may be cut off -->                         <!-- until: 1 open question -->
 
 Lines of a `text` block that follows were printed by the block before it; … stands for anything.
 """
@@ -153,6 +153,8 @@ class Terminal:
             case [agent, "is", "served"]:
                 agents = self.ask("/agents")["data"]
                 return any(one["handle"] == agent and one["served"] for one in agents)
+            case [count, "open", "question"]:
+                return len(self.ask("/asks")["data"]) == int(count)
             case [count, "dead", "letter"]:
                 return len(self.ask("/desk")["data"]) == int(count)
             case ["both", "serve"]:

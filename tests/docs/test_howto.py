@@ -19,7 +19,14 @@ from tests.docs.blocks import ROOT, Block, Terminal, Until, steps_of, surroundin
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 HOWTO = ROOT / "docs" / "how-to"
-ON_DEV = ("first-agent", "runner-exec", "write-rules", "why-nothing-happened", "work-the-desk")
+ON_DEV = (
+    "first-agent",
+    "runner-exec",
+    "write-rules",
+    "why-nothing-happened",
+    "work-the-desk",
+    "ask-a-person",
+)
 
 
 def test_every_page_is_done_by_a_test() -> None:

@@ -389,3 +389,93 @@ def test_a_refused_token_ends_the_runner_with_the_code_of_that(
     _, err = runner.communicate(timeout=PATIENCE_SECONDS)
     assert runner.returncode == 4
     assert "mainspring:" in err
+
+
+ASKS = """
+runner = Runner(wait_seconds=1)
+@runner.agent(sys.argv[1], timeout_seconds=float(sys.argv[2]))
+async def work(run: Run) -> str:
+    await run.progress(f"attempt {run.attempt} by {os.getpid()}")
+    said = await run.ask("Touch the schema?", ["yes", "no"])
+    return f"attempt {run.attempt}: {said}"
+runner.run()
+"""
+
+
+def open_asks(server: DevServer, run_id: str) -> list[Run]:
+    """What the run waits for."""
+    return [ask for ask in run_now(server, run_id)["asks"] if ask["state"] == "open"]
+
+
+def test_an_agent_waits_for_a_person_longer_than_its_lease_and_its_own_time(
+    server: DevServer, agent: str, start: Started, tmp_path: Path
+) -> None:
+    run_id = launch(server, agent)
+    start(script(tmp_path, ASKS), agent, "1")
+    wait_until(lambda: bool(open_asks(server, run_id)), "a question")
+    first = datetime.fromisoformat(run_now(server, run_id)["lease_until"])
+
+    def kept() -> bool:
+        until = datetime.fromisoformat(run_now(server, run_id)["lease_until"])
+        return until > first + timedelta(seconds=2 * LEASE_SECONDS)
+
+    wait_until(kept, "a lease that is kept")
+    assert run_now(server, run_id)["waiting"].startswith("waiting for an answer since")
+    server.command("run", "answer", run_id, "yes")
+    assert reaches(server, run_id, "done")["outcome"] == "attempt 1: yes"
+
+
+@pytest.mark.parametrize("answered", ["before the next attempt", "while it asks again"])
+def test_the_question_of_a_killed_runner_is_asked_once_and_its_answer_goes_to_the_next(
+    server: DevServer, agent: str, start: Started, tmp_path: Path, answered: str
+) -> None:
+    run_id = launch(server, agent)
+    first = start(script(tmp_path, ASKS), agent, "60")
+    wait_until(lambda: bool(open_asks(server, run_id)), "a question")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    if answered == "before the next attempt":
+        server.call("POST", f"/runs/{run_id}/answer", {"answer": "yes"})
+    second = start(script(tmp_path, ASKS), agent, "60")
+    if answered == "while it asks again":
+        says(server, run_id, f"attempt 2 by {second.pid}")
+        server.call("POST", f"/runs/{run_id}/answer", {"answer": "yes"})
+    run = reaches(server, run_id, "done")
+    assert (run["outcome"], run["attempts"]) == ("attempt 2: yes", 2)
+    assert [ask["state"] for ask in run["asks"]] == ["answered"]
+
+
+NEEDS = """
+runner = Runner(wait_seconds=1)
+@runner.agent(sys.argv[1])
+async def work(run: Run) -> str:
+    region = await run.needs_input("Which region?")
+    return f"attempt {run.attempt}: {region}"
+runner.run()
+"""
+
+
+def test_a_run_that_needs_input_is_held_by_nobody_and_any_runner_goes_on_with_it(
+    server: DevServer, agent: str, start: Started, tmp_path: Path
+) -> None:
+    run_id = launch(server, agent)
+    first = start(script(tmp_path, NEEDS), agent)
+    run = reaches(server, run_id, "needs_input")
+    assert (run["runner"], run["attempts"]) == (None, 0)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(PATIENCE_SECONDS) == 0
+    server.call("POST", f"/runs/{run_id}/answer", {"answer": "eu"})
+    assert run_now(server, run_id)["state"] == "queued"
+    start(script(tmp_path, NEEDS), agent)
+    assert reaches(server, run_id, "done")["outcome"] == "attempt 1: eu"
+
+
+def test_a_cancelled_run_that_asks_stops_asking(
+    server: DevServer, agent: str, start: Started, tmp_path: Path
+) -> None:
+    run_id = launch(server, agent)
+    start(script(tmp_path, ASKS), agent, "60")
+    wait_until(lambda: bool(open_asks(server, run_id)), "a question")
+    server.call("POST", f"/runs/{run_id}/cancel", {})
+    run = reaches(server, run_id, "cancelled")
+    assert [ask["state"] for ask in run["asks"]] == ["closed"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.sdk import Client, Done, Failed, Retry, Run, leash
+from mainspring.sdk.asking import Asking, TimeOut
 from mainspring.sdk.command import Command
 from mainspring.sdk.protocol import Claimed, Trigger
 from mainspring.sdk.runlog import RunLog
@@ -76,9 +77,15 @@ class Doing:
             lease_seconds=60,
             heartbeat_seconds=20,
         )
-        run = Run(claimed, Client("http://mainspring.test", claimed.token), lines)
+        client = Client("http://mainspring.test", claimed.token)
+        clock = TimeOut(60, self.task_is_not_timed, lambda seconds: None)
+        asking = Asking(claimed, client, clock, listen=lambda ask: None, lose=self.task_is_not_timed)
+        run = Run(claimed, client, lines, asking)
         command = Command(argv or ("/bin/sh", "-c", script), env=env or {}, cwd=None)
         self.task = asyncio.create_task(command(run))
+
+    def task_is_not_timed(self) -> None:
+        """Nothing here has a time-out, or a claim to lose."""
 
     async def cancel(self) -> None:
         """Cancel it and wait for its end."""

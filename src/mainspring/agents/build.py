@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from mainspring.agents.asks import AskService, AskVerbs
 from mainspring.agents.model import Cards, RunPolicy
 from mainspring.agents.polls import Polls
 from mainspring.agents.runners import RunnerService
@@ -23,6 +24,7 @@ class AgentsRoom:
     verbs: RunVerbs
     agents: AgentService
     runs: RunService
+    asks: AskService
     runners: RunnerService
     tokens: TokenService
     polls: Polls
@@ -33,6 +35,7 @@ def build(
     spine: ServerSpine, db: Database, verbs: RunVerbs, cards: Cards, policy: RunPolicy, *, tick_seconds: float
 ) -> AgentsRoom:
     """Build the room and register its loops; they start and stop with the engine."""
+    asks = AskVerbs(verbs, cards)
     polls = Polls(db, policy)
     polling = spine.register_loop("run polls", polls.run_once, every_seconds=tick_seconds)
     silence = Silence(spine, db, verbs, policy)
@@ -47,7 +50,8 @@ def build(
         verbs=verbs,
         agents=AgentService(db, policy, poke=polling.poke),
         runs=RunService(spine, db, verbs, policy),
-        runners=RunnerService(spine, db, verbs, cards, polls, policy),
+        asks=AskService(spine, db, asks),
+        runners=RunnerService(spine, db, verbs, asks, cards, polls, policy),
         tokens=TokenService(db),
         polls=polls,
         silence=silence,

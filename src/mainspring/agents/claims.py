@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from uuid import UUID
 
+from mainspring.agents.asking import AskState, NewAsk
+from mainspring.agents.asks import ANSWERED, AskVerbs
 from mainspring.agents.model import (
     HANDED_BACK,
     OUTCOMES,
@@ -28,6 +30,7 @@ from mainspring.agents.model import (
 )
 from mainspring.agents.rows import SQL
 from mainspring.agents.verbs import RunVerbs, read_runs
+from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, Tx
 
 _START_RUN = SQL["start_run"]
@@ -58,9 +61,15 @@ class ClaimVerbs:
     """The words of a claim, for whoever holds a transaction and the run's lock."""
 
     def __init__(
-        self, verbs: RunVerbs, policy: RunPolicy, *, random_unit: Callable[[], float] = random.random
+        self,
+        verbs: RunVerbs,
+        asks: AskVerbs,
+        policy: RunPolicy,
+        *,
+        random_unit: Callable[[], float] = random.random,
     ) -> None:
         self._verbs = verbs
+        self._asks = asks
         self._policy = policy
         self._random = random_unit
 
@@ -143,7 +152,7 @@ class ClaimVerbs:
             case Unchanged():
                 pass
             case Conclusion():
-                run = await self._verbs.conclude(tx, run, verdict, agent_of(tx.tenant, run))
+                run = await self._concluded(tx, run, completion, verdict)
             case _:
                 assert_never(verdict)
         if not begun and attempt is None:
@@ -153,6 +162,24 @@ class ClaimVerbs:
             _CLOSE_ATTEMPT, tx.tenant, run.id, claim_id, recorded, completion.error or completion.text
         )
         return Completed(run_id=run.id, state=run.state, outcome=completion.outcome, recorded=False)
+
+    async def _concluded(self, tx: Tx, run: Run, completion: Completion, verdict: Conclusion) -> Run:
+        """Write what a completion has come to; a run that needs input leaves its question behind."""
+        actor = agent_of(tx.tenant, run)
+        if verdict.state is not RunState.NEEDS_INPUT:
+            return await self._verbs.conclude(tx, run, verdict, actor)
+        assert run.claim_id is not None
+        asked = NewAsk(
+            request_id=new_id(), question=completion.text or "", options=completion.options, released=True
+        )
+        ask, opened = await self._asks.put(tx, run, run.claim_id, asked)
+        if ask.state is AskState.ANSWERED:  # since this claim was given the answers: the next one is given it
+            state = step(verdict.state, RunMove.ANSWER)
+            verdict = replace(verdict, state=state, outcome=None, note={"reason": ANSWERED})
+        after = await self._verbs.conclude(tx, run, verdict, actor)
+        if opened:
+            await self._asks.announce(tx, "ask.opened", after, ask, actor)
+        return after
 
 
 def _is_free(run: Run, completion: Completion) -> bool:

@@ -95,6 +95,8 @@ TRANSITIONS: Mapping[tuple[RunState, RunMove], RunState] = {
     (S.LOST, M.BLOCK): S.BLOCKED,
     (S.LOST, M.FAIL): S.FAILED,
     (S.LOST, M.STOP): S.CANCELLED,
+    (S.QUEUED, M.ASK): S.NEEDS_INPUT,
+    (S.LOST, M.ASK): S.NEEDS_INPUT,
     # ... or its heartbeat: the runner lives after all, and still works on it
     (S.QUEUED, M.RESUME): S.RUNNING,
     (S.LOST, M.RESUME): S.RUNNING,
@@ -304,20 +306,22 @@ class Cards(Protocol):
 
 # What a runner's word makes of a run --------------------------------------------------------------------------
 
-Outcome: TypeAlias = Literal["done", "failed", "retry", "blocked", "cancelled"]
-OUTCOMES: Final = frozenset({"done", "failed", "retry", "blocked", "cancelled"})
+Outcome: TypeAlias = Literal["done", "failed", "retry", "blocked", "needs_input", "cancelled"]
+OUTCOMES: Final = frozenset({"done", "failed", "retry", "blocked", "needs_input", "cancelled"})
 _MOVES: Final[Mapping[Outcome, RunMove]] = {
     "done": RunMove.FINISH,
     "failed": RunMove.FAIL,
     "blocked": RunMove.BLOCK,
+    "needs_input": RunMove.ASK,
     "cancelled": RunMove.STOP,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """How a runner says that a claim ended. `text` is its result or reason, `error` what went wrong.
+    """How a runner says that a claim ended. `text` is its result, its reason or its question, `error` what went wrong.
 
+    `options`, of a question: the answers that it takes; none for any text.
     `handed_back`, of a retry: the runner goes away and gives the run back unfinished, which spends no attempt.
     """
 
@@ -326,6 +330,7 @@ class Completion:
     error: str | None = None
     after_seconds: float | None = None
     handed_back: bool = False
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +386,8 @@ def conclude(
             if completion.handed_back and begun:
                 return _give_back(run, completion, policy, random, returns)
             return Unchanged()
+        case RunState.QUEUED | RunState.LOST if completion.outcome == "needs_input":
+            return _ask(run, completion, note={"late": True})
         case RunState.QUEUED | RunState.LOST:
             state = step(run.state, _MOVES[completion.outcome])
             return Conclusion(
@@ -397,12 +404,26 @@ def conclude(
 
 
 def _settle(run: Run, completion: Completion, policy: RunPolicy, random: float, returns: int) -> Conclusion:
+    if completion.outcome == "needs_input":
+        return _ask(run, completion)
     if completion.outcome != "retry":
         state = step(run.state, _MOVES[completion.outcome])
         return Conclusion(state=state, outcome=completion.text, error=completion.error)
     if completion.handed_back:
         return _give_back(run, completion, policy, random, returns)
     return _try_again(run, completion, policy, random)
+
+
+def _ask(run: Run, completion: Completion, *, note: Mapping[str, Any] | None = None) -> Conclusion:
+    """Let a run go until its question is answered. That it asks spends no attempt."""
+    if run.cancel_requested:
+        return Conclusion(state=step(run.state, RunMove.STOP), error=completion.error)
+    return Conclusion(
+        state=step(run.state, RunMove.ASK),
+        outcome=completion.text,
+        attempts=max(run.attempts - 1, 0),
+        note=note or {},
+    )
 
 
 def _try_again(run: Run, completion: Completion, policy: RunPolicy, random: float) -> Conclusion:

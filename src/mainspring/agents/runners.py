@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from mainspring.agents.claims import ClaimVerbs, Completed, claim_lost
+from mainspring.agents.asking import Ask, AskEnded, NewAsk
+from mainspring.agents.asks import AskVerbs, ended_asks
+from mainspring.agents.claims import ClaimVerbs, Completed, agent_of, claim_lost
 from mainspring.agents.model import (
     Cards,
     Completion,
     Run,
     RunPolicy,
+    RunState,
     clean,
 )
 from mainspring.agents.polls import Poll, Polls
@@ -79,11 +82,12 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat. `answers` are those of the questions that it waits for which are over."""
 
     cancel: bool
     drain: bool
     attempt: int
+    answers: tuple[AskEnded, ...] = ()
 
 
 class RunnerService:
@@ -94,6 +98,7 @@ class RunnerService:
         spine: ServerSpine,
         db: Database,
         verbs: RunVerbs,
+        asks: AskVerbs,
         cards: Cards,
         polls: Polls,
         policy: RunPolicy,
@@ -104,7 +109,8 @@ class RunnerService:
         self._db = db
         self._cards = cards
         self._polls = polls
-        self._claims = ClaimVerbs(verbs, policy, random_unit=random_unit)
+        self._asks = asks
+        self._claims = ClaimVerbs(verbs, asks, policy, random_unit=random_unit)
         self.policy = policy
 
     # claim ----------------------------------------------------------------------------------------------------
@@ -187,28 +193,42 @@ class RunnerService:
         if run.event_seq is not None:
             found = await self._spine.store.events_at(tx.handle, tx.tenant, [run.event_seq])
             event = found.get(run.event_seq)
-        return Work(run=run, card=card, event=event, secret=secret)
+        return Work(run=run, card=card, event=event, answers=await self._asks.give(tx, run), secret=secret)
 
     # heartbeat and log ----------------------------------------------------------------------------------------
 
     async def heartbeat(
-        self, tenant: UUID, run_id: UUID, claim_id: UUID, *, agents: Collection[UUID]
+        self,
+        tenant: UUID,
+        run_id: UUID,
+        claim_id: UUID,
+        *,
+        agents: Collection[UUID],
+        asks: Collection[UUID] = (),
     ) -> Beat:
         """Renew a claim's lease; its first one starts the run, and one that comes late gets it back, if nobody else has claimed it.
 
         Raises Conflict (claim_lost), and NotFound.
 
-        `agents` are those that the caller's token names.
+        `agents` are those that the caller's token names; `asks` the questions that the runner waits for.
         """
+        ended: Sequence[AskEnded] = ()
         async with self._db.tenant(tenant) as scope:
             row = await scope.fetchrow(
                 _RENEW_RUN, tenant, run_id, claim_id, list(agents), self.policy.lease_seconds
             )
+            if row is not None and asks:
+                ended = await ended_asks(scope, tenant, run_id, list(asks))
         if row is None:
             return await self._first_heartbeat(tenant, run_id, claim_id, agents)
         if row["runner_id"] is not None:
             self._polls.heard_of(tenant, row["runner_id"])
-        return Beat(cancel=row["cancel_requested"], drain=row["draining"], attempt=row["attempts"])
+        return Beat(
+            cancel=row["cancel_requested"],
+            drain=row["draining"],
+            attempt=row["attempts"],
+            answers=tuple(ended),
+        )
 
     async def _first_heartbeat(
         self, tenant: UUID, run_id: UUID, claim_id: UUID, agents: Collection[UUID]
@@ -227,6 +247,23 @@ class RunnerService:
             run = await _reached(tx, run_id, agents)
             beating = await self._claims.beat(tx, run, claim_id)
             return beating if beating is not None else await self._claims.resume(tx, run, claim_id)
+
+    async def ask(
+        self, tenant: UUID, run_id: UUID, claim_id: UUID, new: NewAsk, *, agents: Collection[UUID]
+    ) -> Ask:
+        """Ask people something for a run that goes on; its heartbeats carry the answer. The same request is the same question.
+
+        It is a heartbeat, too. Raises Conflict (claim_lost), and NotFound.
+        """
+        await self.heartbeat(tenant, run_id, claim_id, agents=agents)
+        async with self._spine.open(tenant) as tx:
+            run = await _reached(tx, run_id, agents)
+            if run.claim_id != claim_id or run.state is not RunState.RUNNING:
+                raise claim_lost(f"the run is {run.state}")
+            ask, opened = await self._asks.put(tx, run, claim_id, new)
+            if opened:
+                await self._asks.announce(tx, "ask.opened", run, ask, agent_of(tenant, run))
+            return ask
 
     async def append_log(
         self,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from mainspring import telemetry
+from mainspring.agents.asks import asks_of_run
 from mainspring.agents.model import DEAD, LIVE, Agent, Run, RunMove, RunPolicy, RunState, can
 from mainspring.agents.rows import SQL, agent_of, attempt_of
 from mainspring.agents.tokens import add_account, checked_handle
 from mainspring.agents.verbs import RunVerbs, lock_run, read_runs
-from mainspring.agents.views import AgentView, LogLine, RunView, waiting_for
+from mainspring.agents.views import AgentView, LogLine, RunView, waiting_for, waiting_for_answer
 from mainspring.db import Database, Scope
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, VersionConflict
 
@@ -215,12 +216,20 @@ class RunService:
         if not runs:
             raise NotFound("run", run_id)
         attempts = await scope.fetch(_ATTEMPTS, tenant, run_id)
-        waiting = None
+        asks = await asks_of_run(scope, tenant, run_id)
+        waiting = (
+            waiting_for_answer(asks) if runs[0].state in (RunState.RUNNING, RunState.NEEDS_INPUT) else None
+        )
         if runs[0].state is RunState.QUEUED:
             row = await scope.fetchrow(_WAITING_OF_RUN, tenant, run_id, self._policy.lease_seconds)
             assert row is not None
             waiting = waiting_for(**dict(row.items()))
-        return RunView(run=runs[0], attempts=tuple(attempt_of(row) for row in attempts), waiting=waiting)
+        return RunView(
+            run=runs[0],
+            attempts=tuple(attempt_of(row) for row in attempts),
+            waiting=waiting,
+            asks=tuple(asks),
+        )
 
 
 def _listing(states: Sequence[RunState], agent_id: UUID | None) -> str:

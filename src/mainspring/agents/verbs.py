@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from mainspring.agents.asking import CLOSING
 from mainspring.agents.model import (
     EVENT_KINDS,
     Agent,
@@ -46,6 +47,7 @@ _REPLAY_RUNS = SQL["replay_runs"]
 _DISCARD_RUNS = SQL["discard_runs"]
 _DROP_RUN_TOKENS = SQL["drop_run_tokens"]
 _DROP_TOKENS_OF_RUNS = SQL["drop_tokens_of_runs"]
+_CLOSE_ASKS = SQL["close_asks"]
 _AGENT_BY_HANDLE = SQL["agent_by_handle"]
 _AGENT = SQL["agent"]
 
@@ -67,6 +69,13 @@ async def lock_run(tx: Tx, run_id: UUID) -> Run | None:
     """Lock one run and return it; None when there is no such run."""
     found = await lock_runs(tx, [run_id])
     return found[0] if found else None
+
+
+def cause_of_words(run: Run, actor: Actor) -> Cause:
+    """Return the cause of what is said of a run: it descends from what launched it, whoever says it; an agent's own word is
+    trusted as an agent's."""
+    trust = least_trusted(run.trust, Trust.AGENT) if actor.kind == "agent" else run.trust
+    return Cause(seq=run.event_seq, via=run.via, depth=run.depth, trust=trust)
 
 
 class RunVerbs:
@@ -132,6 +141,7 @@ class RunVerbs:
         state = step(run.state, RunMove.CANCEL)
         if state is run.state:
             await tx.handle.execute(_REQUEST_CANCEL, tx.tenant, run.id)
+            await tx.handle.execute(_CLOSE_ASKS, tx.tenant, [run.id], "the run is to be cancelled")
             return replace(run, cancel_requested=True)
         return await self.conclude(tx, run, Conclusion(state=state, outcome=clean(reason)), actor)
 
@@ -164,6 +174,7 @@ class RunVerbs:
         await self._write_all(tx, runs, _DISCARD_RUNS, given)
         if runs:
             await tx.handle.execute(_DROP_TOKENS_OF_RUNS, tx.tenant, [run.id for run in runs])
+            await tx.handle.execute(_CLOSE_ASKS, tx.tenant, [run.id for run in runs], "the run is discarded")
         cards = await self._cards_of(tx, runs)
         for run in runs:
             over = replace(run, state=step(run.state, RunMove.DISCARD), outcome=given)
@@ -179,6 +190,8 @@ class RunVerbs:
         # a token opens nothing while its claim does not hold the run; a claim that resumes has it again
         kept = run.claim_id if can(conclusion.state, RunMove.RESUME) else None
         await tx.handle.execute(_DROP_RUN_TOKENS, tx.tenant, run.id, kept)
+        if conclusion.state in CLOSING:
+            await tx.handle.execute(_CLOSE_ASKS, tx.tenant, [run.id], f"the run is {conclusion.state}")
         [after] = await read_runs(tx.handle, tx.tenant, [run.id])
         self._append(tx, after, await self._card(tx, run.card_id), actor, conclusion.note)
         return after
@@ -211,12 +224,13 @@ class RunVerbs:
     def _append(
         tx: Tx, run: Run, card: dict[str, Any] | None, actor: Actor, note: Mapping[str, Any] | None = None
     ) -> None:
-        """A run's events descend from what launched it, whoever ends it; an agent's own word is trusted as an agent's."""
         data = {"run": snapshot(run), "card": card, "actor": actor.snapshot(), **(note or {})}
-        trust = least_trusted(run.trust, Trust.AGENT) if actor.kind == "agent" else run.trust
-        cause = Cause(seq=run.event_seq, via=run.via, depth=run.depth, trust=trust)
         tx.append(
             NewEvent(
-                EVENT_KINDS[run.state], subject=str(run.id), data=data, actor_id=actor.account_id, cause=cause
+                EVENT_KINDS[run.state],
+                subject=str(run.id),
+                data=data,
+                actor_id=actor.account_id,
+                cause=cause_of_words(run, actor),
             )
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from mainspring.agents.asking import Answered, Ask, AskEnded, AskState
 from mainspring.agents.model import Agent, Run, RunAttempt, RunPolicy, RunState, snapshot
 from mainspring.spine.events import Event
 
@@ -26,6 +27,12 @@ def waiting_for(*, paused: bool, served: bool, slots: int, held: int, early: boo
     if held >= slots:
         return WAITING_FOR_SLOT
     return None if served else WAITING_FOR_RUNNER
+
+
+def waiting_for_answer(asks: Sequence[Ask]) -> str | None:
+    """Say since when a run waits for a person; None when it does not."""
+    since = min((ask.asked_at for ask in asks if ask.state is AskState.OPEN), default=None)
+    return None if since is None else f"waiting for an answer since {since:%Y-%m-%d %H:%M:%S}"
 
 
 def at(moment: datetime | None) -> str | None:
@@ -71,11 +78,12 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run with every attempt, and what it waits for while it is queued."""
+    """A run with every attempt and question, and what it waits for: a runner, or a person."""
 
     run: Run
     attempts: tuple[RunAttempt, ...]
     waiting: str | None
+    asks: tuple[Ask, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole run as the API shows it."""
@@ -93,6 +101,7 @@ class RunView:
                 "trust": str(self.run.trust),
             },
             "attempt_list": [shown_attempt(attempt) for attempt in self.attempts],
+            "asks": [shown_ask(ask) for ask in self.asks],
         }
 
 
@@ -110,6 +119,44 @@ def shown_run(run: Run) -> dict[str, Any]:
         "created_at": at(run.created_at),
         "started_at": at(run.started_at),
         "ended_at": at(run.ended_at),
+    }
+
+
+def shown_ask(ask: Ask) -> dict[str, Any]:
+    """Return a question as the API shows it."""
+    return {
+        "id": str(ask.id),
+        "run_id": str(ask.run_id),
+        "run_state": str(ask.run_state),
+        "agent": ask.agent_handle,
+        "card": ask.card_key,
+        "question": ask.question,
+        "options": list(ask.options),
+        "released": ask.released,
+        "state": str(ask.state),
+        "answer": ask.answer,
+        "answered_by": ask.answered_by,
+        "reason": ask.reason,
+        "asked_at": at(ask.asked_at),
+        "expires_at": at(ask.expires_at),
+        "ended_at": at(ask.ended_at),
+    }
+
+
+def shown_ended(ask: AskEnded) -> dict[str, Any]:
+    """Return a question that is over as a heartbeat carries it."""
+    return {"id": str(ask.id), "state": str(ask.state), "answer": ask.answer, "reason": ask.reason}
+
+
+def shown_answered(one: Answered) -> dict[str, Any]:
+    """Return an answered question as a claim carries it."""
+    return {
+        "id": str(one.id),
+        "question": one.question,
+        "options": list(one.options),
+        "answer": one.answer,
+        "answered_by": one.answered_by,
+        "answered_at": at(one.answered_at),
     }
 
 
@@ -218,6 +265,7 @@ class Work:
     run: Run
     card: Mapping[str, Any] | None
     event: Event | None
+    answers: tuple[Answered, ...]
     secret: str
 
     def as_json(self, policy: RunPolicy) -> dict[str, Any]:
@@ -234,6 +282,7 @@ class Work:
             "trigger": dict(self.run.trigger),
             "event": None if self.event is None else shown_event(self.event),
             "card": self.card,
+            "answers": [shown_answered(one) for one in self.answers],
             "token": self.secret,
             "lease_seconds": policy.lease_seconds,
             "heartbeat_seconds": policy.heartbeat_seconds,

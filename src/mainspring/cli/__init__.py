@@ -29,6 +29,7 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "agent": ("mainspring.cli.agent:app", "Agents that rules launch."),
     "runner": ("mainspring.cli.runner:app", "Runners: the machines that do agents' work."),
     "run": ("mainspring.cli.run:app", "Runs: one piece of work of one agent."),
+    "ask": ("mainspring.cli.ask:app", "What runs ask of people: list, show, answer."),
     "rule": ("mainspring.cli.rule:app", "Rules: which card changes launch whom."),
     "desk": ("mainspring.cli.desk:app", "Dead letters: group, plan, replay, discard, export."),
     "operation": (

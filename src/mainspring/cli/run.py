@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from mainspring.cli import ask
 from mainspring.cli.client import Client, segment
-from mainspring.cli.exits import ExitCode
-from mainspring.cli.output import Json, Limit, emit, emit_rows, table
+from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, printable, table
 
 app = App(name="run", help="Runs: one piece of work of one agent.")
 
@@ -81,6 +82,42 @@ def retry(run: _Run, *, json: Json = False) -> int:
     return ExitCode.OK
 
 
+@app.command
+def answer(
+    run: _Run,
+    text: Annotated[
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="The answer; - reads stdin. Left out in a terminal, it is asked for.",
+        ),
+    ] = None,
+    *,
+    json: Json = False,
+) -> int:
+    """Answer the question that a run waits for. The first answer counts."""
+    client = Client.here()
+    said = body_text(text) if text is not None else ask.asked_for(_question(client, run))
+    emit(client.post(f"{_path(run)}/answer", {"answer": said}), json, ask.shown)
+    return ExitCode.OK
+
+
+def _question(client: Client, run: str) -> dict[str, Any]:
+    """Return the one question that a run waits for."""
+    waiting: list[dict[str, Any]] = [one for one in client.get(_path(run))["asks"] if one["state"] == "open"]
+    match waiting:
+        case [one]:
+            return one
+        case []:
+            raise CliError("the run waits for no answer", code=ExitCode.CONFLICT)
+        case _:
+            ids = ", ".join(one["id"] for one in waiting)
+            raise CliError(
+                f"the run asks more than one thing: mainspring ask answer, for each of {ids}",
+                code=ExitCode.CONFLICT,
+            )
+
+
 def _path(run: str) -> str:
     return f"runs/{segment(run)}"
 
@@ -113,6 +150,9 @@ def _whole(run: dict[str, Any]) -> str:
         lines.append(f"because  {because}")
     lines.append(f"from     event {cause['event_seq']}, {cause['effect_kind']} {cause['effect_key']}")
     lines += [f"{name:<8} {run[name]}" for name in ("waiting", "outcome", "error") if run[name]]
+    for one in run["asks"]:
+        said = one["answer"] or one["reason"] or one["state"]
+        lines.append(f"asked    {printable(one['question'])}: {printable(said)}")
     if run["attempt_list"]:
         cells = [
             [str(one["n"]), one["runner"], one["started_at"], one["outcome"] or "-", one["error"] or "-"]

@@ -12,6 +12,7 @@ DEADLINES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("expires_at", "revoked_at"),
     "idempotency": ("expires_at",),
     "firings": ("fired_at", "kept_until"),
+    "asks": ("expires_at",),
     "operations": ("created_at",),
 }
 # only told to people: shifting them would change no decision
@@ -28,6 +29,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "run_log": ("at",),
     "tokens": ("created_at",),
     "idempotency": ("created_at",),
+    "asks": ("asked_at", "ended_at"),
     "operations": ("ended_at",),
     "audit": ("at",),
     "webhook_secrets": ("created_at",),

@@ -25,6 +25,7 @@ SQL = Queries("mainspring.operators.sql")
 EVENTS_DEFAULT: Final = 50
 EVENTS_MAX: Final = 500
 RUNS_MAX: Final = 100
+ASKS_MAX: Final = 100
 CAUSED_MAX: Final = 500
 
 
@@ -109,7 +110,8 @@ class ExplainService:
     async def _card(self, scope: Scope, tenant: UUID, card_id: UUID, limit: int) -> _Asked:
         [row] = await _rows(scope, "card_now", tenant, card_id)
         runs = [r["id"] for r in await scope.fetch(SQL["runs_of_card"], tenant, card_id, RUNS_MAX)]
-        events, more = await _about(scope, tenant, [card_id, *runs], limit)
+        asks = await _asks(scope, tenant, runs)
+        events, more = await _about(scope, tenant, [card_id, *runs, *asks], limit)
         gone = " (deleted)" if row["deleted_at"] else ""
         now = _json(
             row, "key", "title", "state", "version", "agent", "eligible_version", "dispatched_version"
@@ -125,7 +127,8 @@ class ExplainService:
 
     async def _run(self, scope: Scope, tenant: UUID, run_id: UUID, limit: int) -> _Asked:
         [row] = await _rows(scope, "runs_by_id", tenant, [run_id], self._silence)
-        events, more = await _about(scope, tenant, [run_id], limit)
+        asks = await _asks(scope, tenant, [run_id])
+        events, more = await _about(scope, tenant, [run_id, *asks], limit)
         why = await _events(scope, "events_by_seq", tenant, [row["event_seq"]] if row["event_seq"] else [])
         return _Asked(
             noun="run",
@@ -255,6 +258,11 @@ async def _rows(scope: Scope, name: str, *args: Any) -> list[Row]:
 
 async def _events(scope: Scope, name: str, *args: Any) -> list[Event]:
     return [event_of(row) for row in await scope.fetch(SQL[name], *args)]
+
+
+async def _asks(scope: Scope, tenant: UUID, runs: Sequence[UUID]) -> list[UUID]:
+    """Return what these runs have asked people: what became of it is part of their story."""
+    return [row["id"] for row in await scope.fetch(SQL["asks_of_runs"], tenant, list(runs), ASKS_MAX)]
 
 
 async def _about(scope: Scope, tenant: UUID, ids: Sequence[UUID], limit: int) -> tuple[list[Event], bool]:

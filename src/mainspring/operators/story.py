@@ -237,6 +237,10 @@ def what_happened(event: Event) -> str:
     data = event.data
     card, run = _part(data, "card"), _part(data, "run")
     named = str(card.get("key") or event.subject)
+    if ask := _part(data, "ask"):
+        asker = f"{run.get('agent')} on {named if card else 'no card'}"
+        said = f" is answered: {ask['answer']}" if ask.get("answer") is not None else ""
+        return f"{asker} asks: {ask.get('question')}{said}"
     if run:
         tail = f": {run.get('error') or run.get('outcome')}" if run.get("error") or run.get("outcome") else ""
         return f"{run.get('agent')} on {named if card else 'no card'} is {run.get('state')}{tail}"
@@ -305,12 +309,14 @@ def run_standing(row: Row) -> tuple[str, Tone]:
             return f"is {row['state']}, but its runner {row['runner'] or ''} has gone silent", "wait"
         case "claimed" | "running":
             stop = ", asked to stop" if row["cancel_requested"] else ""
+            asks = f", waiting for an answer since {clock(since)}" if (since := row["asking_since"]) else ""
             return (
-                f"is {row['state']} on {row['runner'] or 'a runner'} (attempt {max(row['attempts'], 1)}){stop}",
+                f"is {row['state']} on {row['runner'] or 'a runner'} (attempt {max(row['attempts'], 1)}){asks}{stop}",
                 "wait",
             )
         case "needs_input":
-            return "is waiting for an answer", "wait"
+            since = row["asking_since"]
+            return f"is waiting for an answer{f' since {clock(since)}' if since else ''}", "wait"
         case "failed" | "lost" as state:
             return (
                 f"{state} after {_n(row['attempts'], 'attempt')}: {row['error'] or row['outcome'] or 'no reason'}",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.sdk.card import Card
     from mainspring.sdk.client import Client
     from mainspring.sdk.errors import (
+        AskClosed,
         ClaimLost,
         Conflict,
         MainspringError,
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
         Refused,
         Unreachable,
     )
-    from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, Outcome, Retry
-    from mainspring.sdk.protocol import Trigger
+    from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, NeedsInput, Outcome, Retry
+    from mainspring.sdk.protocol import Answered, Trigger
     from mainspring.sdk.run import NoCard, Run
     from mainspring.sdk.runner import Runner
 
 __all__ = [
+    "Answered",
+    "AskClosed",
     "Blocked",
     "Cancelled",
     "Card",
@@ -49,6 +52,7 @@ __all__ = [
     "Failed",
     "MainspringError",
     "Misdeclared",
+    "NeedsInput",
     "NoCard",
     "NotAuthorized",
     "NotConfigured",
@@ -64,6 +68,8 @@ __all__ = [
 
 # Each is imported when it is first asked for: the command line reads a profile from here, and should not pay for a client.
 _MODULES: Final = {
+    "Answered": "protocol",
+    "AskClosed": "errors",
     "Blocked": "outcomes",
     "Cancelled": "outcomes",
     "Card": "card",
@@ -74,6 +80,7 @@ _MODULES: Final = {
     "Failed": "outcomes",
     "MainspringError": "errors",
     "Misdeclared": "errors",
+    "NeedsInput": "outcomes",
     "NoCard": "run",
     "NotAuthorized": "errors",
     "NotConfigured": "errors",

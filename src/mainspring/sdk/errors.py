@@ -7,7 +7,8 @@ Refused           the answer is no, and asking again will not change it
     ClaimLost     409 claim_lost: the run belongs to another claim now; stop working on it
 Unreachable       no answer, or one that says "later"; asking again may help
 NotConfigured     no address or token was found; the message says where they are looked for
-Misdeclared       an agent or a runner is declared as it cannot be; nothing was asked of any server
+Misdeclared       an agent, a runner or a question is declared as it cannot be; nothing was asked of any server
+AskClosed         nobody will answer what the run has asked
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ class NotConfigured(MainspringError):
 
 
 class Misdeclared(MainspringError):
-    """An agent or a runner is declared as it cannot be: a mistake in the program, found before it begins."""
+    """An agent, a runner or a question is declared as it cannot be: a mistake in the program, found before it is sent."""
+
+
+class AskClosed(MainspringError):
+    """Nobody will answer what the run has asked: it is to be cancelled, or was ended by somebody else."""
 
 
 class Unreachable(MainspringError):

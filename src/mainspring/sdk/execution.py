@@ -16,11 +16,22 @@ from functools import partial
 from typing import Literal, TypeAlias, assert_never
 
 from mainspring.sdk import protocol
+from mainspring.sdk.asking import Asking, TimeOut
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import ClaimLost, NotAuthorized, NotFound, Refused
 from mainspring.sdk.liveness import Liveness
-from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, HandedBack, Outcome, Retry, to_wire
-from mainspring.sdk.protocol import Claimed
+from mainspring.sdk.outcomes import (
+    Blocked,
+    Cancelled,
+    Done,
+    Failed,
+    HandedBack,
+    NeedsInput,
+    Outcome,
+    Retry,
+    to_wire,
+)
+from mainspring.sdk.protocol import AskNow, Claimed
 from mainspring.sdk.run import Run
 from mainspring.sdk.runlog import RunLog
 from mainspring.sdk.spool import Spool, Spooled
@@ -78,7 +89,7 @@ def judge(
             return Done(result)
         case Returned(None):
             return Done()
-        case Returned(Done() | Failed() | Blocked() | Retry() | Cancelled() as outcome):
+        case Returned(Done() | Failed() | Blocked() | NeedsInput() | Retry() | Cancelled() as outcome):
             return outcome
         case Returned(value):
             return Failed(f"the handler returned {type(value).__name__}; a result is text")
@@ -119,6 +130,7 @@ class Execution:
         self._why: Why | None = None
         self._handling: asyncio.Task[Ending] | None = None
         self._nudging: asyncio.TimerHandle | None = None
+        self._asking: Asking | None = None
 
     def stop(self, why: Why) -> None:
         """Ask the handler to end. The first reason stays, except that a lost claim overrides every other.
@@ -130,6 +142,11 @@ class Execution:
             self._why = why
         if first:
             self._nudge()
+
+    def hear(self, ask: AskNow) -> None:
+        """Take the end of a question that the handler waits for."""
+        if self._asking is not None:
+            self._asking.hear(ask)
 
     def _nudge(self) -> None:
         if self._handling is not None and not self._handling.done():
@@ -150,7 +167,7 @@ class Execution:
         except (ClaimLost, NotFound) as gone:
             _log.info("run %s: not ours any more: %s", claimed.run_id, gone)
             return
-        self._liveness.hold(claimed, for_seconds=self._agent.timeout_seconds + UNRESPONSIVE_SECONDS)
+        self._keep(self._agent.timeout_seconds)
         try:
             await self._work()
         finally:
@@ -166,7 +183,15 @@ class Execution:
         sending = asyncio.create_task(log.run(), name=f"log of {claimed.run_id}")
         try:
             acting = self._client.acting_as(claimed.token, patience_seconds=FOR_EVER)
-            outcome = await self._handle(Run(claimed, acting, log))
+            clock = TimeOut(self._agent.timeout_seconds, partial(self.stop, "timeout"), self._keep)
+            self._asking = Asking(
+                claimed,
+                self._client,
+                clock,
+                listen=partial(self._liveness.listen, claimed.claim_id),
+                lose=partial(self.stop, "lost"),
+            )
+            outcome = await self._handle(Run(claimed, acting, log, self._asking), clock)
             if outcome is None:
                 _log.warning("run %s: lost, what it made is discarded", claimed.run_id)
                 return
@@ -180,17 +205,20 @@ class Execution:
             sending.cancel()
             await asyncio.wait({sending})
 
-    async def _handle(self, run: Run) -> Outcome | HandedBack | None:
+    def _keep(self, for_seconds: float) -> None:
+        self._liveness.hold(self.claimed, for_seconds=for_seconds + UNRESPONSIVE_SECONDS)
+
+    async def _handle(self, run: Run, clock: TimeOut) -> Outcome | HandedBack | None:
         agent = self._agent
         if self._why is not None:  # asked to stop before it began
             return judge(self._why, None, Raised(asyncio.CancelledError()), agent.timeout_seconds)
         _log.info("run %s: %s begins, attempt %d", run.id, agent.handle, run.attempt)
         self._handling = asyncio.create_task(_guarded(agent.handler, run), name=f"{agent.handle} {run.id}")
-        timer = asyncio.get_running_loop().call_later(agent.timeout_seconds, self.stop, "timeout")
+        clock.start()
         try:
             await asyncio.wait({self._handling})
         finally:
-            timer.cancel()
+            clock.cancel()
             if self._nudging is not None:
                 self._nudging.cancel()
             self._handling.cancel()  # of use only if we ourselves are being cancelled
@@ -226,6 +254,8 @@ def _said(outcome: Outcome | HandedBack | None) -> str:
             return "lost"
         case HandedBack():
             return "handed back"
+        case NeedsInput(question):
+            return f"needs input: {question}"
         case _:
             return type(outcome).__name__.lower()
 

@@ -1,6 +1,7 @@
 """Keeps the runs we hold ours: a thread of its own, with its own connection, that a busy event loop cannot starve.
 
-Takes claims to hold; sends a heartbeat for each every third of its lease, and tells what the answers mean. If the whole
+Takes claims to hold; sends a heartbeat for each every third of its lease, and tells what the answers mean. One that waits for people
+asks more often, since somebody waits with it. If the whole
 process dies, the beats stop, the leases run out and the server gives the runs another attempt. If only the handler
 hangs, `until` ends the beats: our own clock may make us give a run up, it never makes us keep one.
 """
@@ -20,12 +21,13 @@ import httpx
 from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.errors import ClaimLost, Refused, Unreachable
 from mainspring.sdk.profile import Profile
-from mainspring.sdk.protocol import Beat, Claimed, beat, heartbeat_request
+from mainspring.sdk.protocol import AskNow, Beat, Claimed, beat, heartbeat_request
 from mainspring.sdk.wire import API, read_answer, tls
 
 _log = logging.getLogger("mainspring.sdk")
 
 FOR_EVER = float("inf")
+ASKING_SECONDS = 3.0  # between two beats of a claim that waits for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,20 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """A question of the run is over."""
+
+    ask: AskNow
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The thread met an error of its own and has ended: nothing is kept any more."""
 
     error: Exception
 
 
-News: TypeAlias = CancelAsked | DrainAsked | Lost | Broken
+News: TypeAlias = CancelAsked | DrainAsked | Heard | Lost | Broken
 Tell: TypeAlias = Callable[[str | None, News], None]  # claim id (None: all of them), what happened
 
 
@@ -62,6 +71,13 @@ class _Held:
     next_at: float
     until: float
     failures: int = field(default=0)
+    asks: set[str] = field(default_factory=set)
+
+    @property
+    def every_seconds(self) -> float:
+        """How often it beats."""
+        usual = self.claimed.heartbeat_seconds
+        return min(usual, ASKING_SECONDS) if self.asks else usual
 
 
 class Liveness:
@@ -107,6 +123,14 @@ class Liveness:
                 held.until = now + for_seconds
             self._changed.notify()
 
+    def listen(self, claim_id: str, ask_id: str) -> None:
+        """Let the beats of this claim fetch the answer to its question."""
+        with self._changed:
+            if (held := self._held.get(claim_id)) is not None:
+                held.asks.add(ask_id)
+                held.next_at = min(held.next_at, self._clock() + held.every_seconds)
+            self._changed.notify()
+
     def release(self, claim_id: str) -> None:
         """Keep it no longer: it is completed, or not ours."""
         with self._changed:
@@ -143,7 +167,7 @@ class Liveness:
     def _beat(self, held: _Held) -> None:
         claimed = held.claimed
         try:
-            said = self._send(claimed)
+            said = self._send(held)
         except Unreachable as error:
             held.failures += 1
             wait = delay_seconds(held.failures, random.random(), at_least=error.retry_after_seconds)  # noqa: S311
@@ -160,14 +184,21 @@ class Liveness:
             self._lose(held, f"the server refused its heartbeat: {refused}")
         else:
             held.failures = 0
-            held.next_at = self._clock() + claimed.heartbeat_seconds
+            with self._changed:
+                held.asks.difference_update(one.id for one in said.answers)
+                held.next_at = self._clock() + held.every_seconds
             if said.cancel:
                 self._tell(claimed.claim_id, CancelAsked())
+            for one in said.answers:
+                self._tell(claimed.claim_id, Heard(one))
             if said.drain:
                 self._tell(None, DrainAsked())
 
-    def _send(self, claimed: Claimed) -> Beat:
-        path, body = heartbeat_request(claimed.run_id, claimed.claim_id)
+    def _send(self, held: _Held) -> Beat:
+        claimed = held.claimed
+        with self._changed:
+            asks = sorted(held.asks)
+        path, body = heartbeat_request(claimed.run_id, claimed.claim_id, asks)
         # No answer within a beat is no answer: the next claim's beat must not wait longer behind this one.
         timeout = max(1.0, min(10.0, claimed.heartbeat_seconds))
         profile = self._profile()

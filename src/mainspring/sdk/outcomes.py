@@ -39,6 +39,15 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class NeedsInput:
+    """The work waits for a person to answer, and holds no slot meanwhile: the run goes on in another attempt, which is given
+    the answer. `options` are the answers that it takes; none for any text."""
+
+    question: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """Somebody asked for the run to stop, and it stopped."""
 
@@ -50,7 +59,7 @@ class HandedBack:
     error: str = "the runner shut down"
 
 
-Outcome: TypeAlias = Done | Failed | Blocked | Retry | Cancelled
+Outcome: TypeAlias = Done | Failed | Blocked | NeedsInput | Retry | Cancelled
 
 
 def tail(text: str, limit: int = RESULT_LIMIT) -> str:
@@ -77,6 +86,12 @@ def to_wire(outcome: Outcome | HandedBack) -> dict[str, Any]:
                 "outcome": "retry",
                 "after_seconds": after_seconds,
                 "error": tail(clean(error)) or None,
+            }
+        case NeedsInput(question, options):
+            return {
+                "outcome": "needs_input",
+                "question": tail(clean(question)),
+                "options": [clean(option) for option in options],
             }
         case Cancelled():
             return {"outcome": "cancelled"}

@@ -1,6 +1,6 @@
-"""What the runner protocol says, as values; and the four requests of it that an event loop sends.
+"""What the runner protocol says, as values; and the requests of it that an event loop sends.
 
-The fifth, the heartbeat that keeps a run while the loop is busy, is sent by `liveness` from its own thread.
+The other one, the heartbeat that keeps a run while the loop is busy, is sent by `liveness` from its own thread.
 """
 
 from __future__ import annotations
@@ -30,6 +30,26 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """What the run has asked in an earlier attempt, and the answer."""
+
+    question: str
+    options: tuple[str, ...]
+    answer: str
+    answered_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskNow:
+    """How a question stands: open, answered, expired, or closed for a reason."""
+
+    id: str
+    state: str
+    answer: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """A run that is ours while its lease is renewed."""
 
@@ -46,6 +66,7 @@ class Claimed:
     token: str = field(repr=False)
     lease_seconds: float
     heartbeat_seconds: float
+    answers: tuple[Answered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +79,11 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat. `answers` are those of the questions that it named which are over."""
 
     cancel: bool
     drain: bool
+    answers: tuple[AskNow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +130,27 @@ async def heartbeat(client: Client, claimed: Claimed) -> Beat:
     return beat(await client.call("POST", path, body=body, patience_seconds=FOR_EVER))
 
 
+async def ask(
+    client: Client,
+    claimed: Claimed,
+    request_id: str,
+    question: str,
+    options: Sequence[str],
+    *,
+    timeout_seconds: float | None,
+) -> AskNow:
+    """Ask people something; sent again with the same request id, it is the same question. Raises ClaimLost."""
+    body = {
+        "claim_id": claimed.claim_id,
+        "request_id": request_id,
+        "question": question,
+        "options": list(options),
+        "timeout_seconds": timeout_seconds,
+    }
+    path = f"/runs/{segment(claimed.run_id)}/ask"
+    return _ask_now(await client.call("POST", path, body=body, patience_seconds=FOR_EVER))
+
+
 async def log(client: Client, claimed: Claimed, offset: int, lines: Sequence[str]) -> bool:
     """Send lines that follow the `offset` lines sent before; return whether the log takes more."""
     body = {"claim_id": claimed.claim_id, "lines": list(lines), "offset": offset}
@@ -129,14 +172,25 @@ async def complete(
     )
 
 
-def heartbeat_request(run_id: str, claim_id: str) -> tuple[str, dict[str, Any]]:
-    """Return path and body of a heartbeat."""
-    return f"/runs/{segment(run_id)}/heartbeat", {"claim_id": claim_id}
+def heartbeat_request(run_id: str, claim_id: str, asks: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a heartbeat. `asks`: the questions whose answers are waited for."""
+    body: dict[str, Any] = {"claim_id": claim_id}
+    if asks:
+        body["asks"] = list(asks)
+    return f"/runs/{segment(run_id)}/heartbeat", body
 
 
 def beat(answer: Mapping[str, Any]) -> Beat:
     """Read the answer to a heartbeat."""
-    return Beat(cancel=bool(answer.get("cancel")), drain=bool(answer.get("drain")))
+    return Beat(
+        cancel=bool(answer.get("cancel")),
+        drain=bool(answer.get("drain")),
+        answers=tuple(_ask_now(one) for one in answer.get("answers") or ()),
+    )
+
+
+def _ask_now(said: Mapping[str, Any]) -> AskNow:
+    return AskNow(id=said["id"], state=said["state"], answer=said.get("answer"), reason=said.get("reason"))
 
 
 def _claimed(run: Mapping[str, Any]) -> Claimed:
@@ -155,6 +209,15 @@ def _claimed(run: Mapping[str, Any]) -> Claimed:
         token=run["token"],
         lease_seconds=lease,
         heartbeat_seconds=float(run.get("heartbeat_seconds") or lease / 3),
+        answers=tuple(
+            Answered(
+                question=one["question"],
+                options=tuple(one.get("options") or ()),
+                answer=one["answer"],
+                answered_by=one.get("answered_by") or "",
+            )
+            for one in run.get("answers") or ()
+        ),
     )
 
 

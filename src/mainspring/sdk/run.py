@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, overload
 
+from mainspring.sdk.asking import Asking, question_of
 from mainspring.sdk.card import Card, get_card
 from mainspring.sdk.client import Client
-from mainspring.sdk.errors import MainspringError
-from mainspring.sdk.outcomes import Blocked, Failed, Outcome, Retry
-from mainspring.sdk.protocol import Claimed, Trigger
+from mainspring.sdk.errors import MainspringError, Misdeclared
+from mainspring.sdk.outcomes import Blocked, Failed, NeedsInput, Outcome, Retry
+from mainspring.sdk.protocol import Answered, Claimed, Trigger
 from mainspring.sdk.runlog import RunLog
 
 
@@ -25,11 +26,12 @@ class Run:
     """One attempt of one run, as its handler sees it.
 
     A handler ends by returning its result (done), by awaiting one of `blocked`, `failed` or `retry` (which never
-    return), or by raising (failed, with the traceback). `client` acts with the run's own token: it reaches this run and
+    return), or by raising (failed, with the traceback). It asks people by `ask`, which waits, or by `needs_input`, which ends
+    here until somebody has answered; `answers` are those that earlier attempts of the run have got. `client` acts with the run's own token: it reaches this run and
     its card, and nothing else, and only while this attempt holds the run.
     """
 
-    def __init__(self, claimed: Claimed, client: Client, log: RunLog) -> None:
+    def __init__(self, claimed: Claimed, client: Client, log: RunLog, asking: Asking) -> None:
         self.id = claimed.run_id
         self.agent = claimed.agent
         self.attempt = claimed.attempt
@@ -38,10 +40,12 @@ class Run:
         self.trigger: Trigger = claimed.trigger
         self.event: Mapping[str, Any] | None = claimed.event
         self.card_key: str | None = (claimed.card or {}).get("key")
+        self.answers: tuple[Answered, ...] = claimed.answers
         self.token = claimed.token
         self.client = client
         self.decided: Outcome | None = None
         self._log = log
+        self._asking = asking
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.agent} attempt {self.attempt} card {self.card_key}>"
@@ -55,6 +59,38 @@ class Run:
     async def progress(self, text: str) -> None:
         """Write `text` to the run's log. It never fails and never waits for the server."""
         self._log.write(text)
+
+    @overload
+    async def ask(self, question: str, options: Sequence[str] = ()) -> str: ...
+
+    @overload
+    async def ask(
+        self, question: str, options: Sequence[str] = (), *, timeout_seconds: float
+    ) -> str | None: ...
+
+    async def ask(
+        self, question: str, options: Sequence[str] = (), *, timeout_seconds: float | None = None
+    ) -> str | None:
+        """Ask people, wait for the first answer, and return it; None when nobody gave one within `timeout_seconds`.
+
+        With `options` the answer is one of them. The run is held meanwhile, and the time of waiting does not count for its
+        time-out: for questions that may take hours there is `needs_input`. If this runner dies, the next attempt that asks the
+        same gets the answer. Raises Misdeclared for what is no question, and AskClosed when nobody will answer any more.
+        """
+        asked = question_of(question, options)
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise Misdeclared("timeout_seconds must be positive")
+        return await self._asking.ask(asked, timeout_seconds)
+
+    async def needs_input(self, question: str, options: Sequence[str] = ()) -> str:
+        """Return the answer to the question, if somebody has given it; if not, end here until somebody does.
+
+        Until then the run holds no slot and no runner. The answer queues it again: the handler begins anew, and this returns.
+        What it asks twice in the same words needs two answers. Raises Misdeclared for what is no question.
+        """
+        asked = question_of(question, options)
+        given = self._asking.given(asked)
+        return given if given is not None else self._decide(NeedsInput(*asked))
 
     async def blocked(self, reason: str) -> NoReturn:
         """End here: nothing can be done until somebody acts, for this reason."""

@@ -20,7 +20,7 @@ from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import NotAuthorized, Unreachable
 from mainspring.sdk.execution import Agent, Execution, deliver
-from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Liveness, Lost, News
+from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Heard, Liveness, Lost, News
 from mainspring.sdk.protocol import Claimed, Identity, Polled
 from mainspring.sdk.spool import Spool
 
@@ -268,7 +268,9 @@ class Shift:
             case Lost(reason) if execution is not None:
                 _log.warning("run %s: lost: %s", execution.claimed.run_id, reason)
                 execution.stop("lost")
-            case CancelAsked() | Lost():
+            case Heard(ask) if execution is not None:
+                execution.hear(ask)
+            case CancelAsked() | Lost() | Heard():
                 pass  # it ended while the news was on its way
 
 

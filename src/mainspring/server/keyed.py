@@ -29,7 +29,16 @@ HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 # The runner protocol has keys of its own; a plan changes nothing; a fault is armed in a process, not in the database.
 UNKEYED: Final = frozenset(
-    {"runner.claim", "run.heartbeat", "run.append_log", "run.complete", "desk.plan", "rule.test", "dev.fault"}
+    {
+        "runner.claim",
+        "run.heartbeat",
+        "run.append_log",
+        "run.ask",
+        "run.complete",
+        "desk.plan",
+        "rule.test",
+        "dev.fault",
+    }
 )
 _KEPT_HEADERS: Final = ("content-type", "etag", "location", "cache-control")
 _KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")

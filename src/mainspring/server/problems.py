@@ -53,6 +53,10 @@ CODES: Mapping[str, Meaning] = {
     "claim_lost": Meaning(409, "This claim is over", "Stop working on the run; another claim, or nobody, has it now."),
     "run_ended": Meaning(409, "The run has ended", "There is nothing left to cancel."),
     "run_not_dead": Meaning(409, "The run is neither failed nor lost", "Only a dead run is retried; read what state it is in."),
+    "ask_answered": Meaning(409, "Somebody has answered first", "The detail says who, and what: the first answer counts."),
+    "ask_closed": Meaning(409, "Nobody waits for the answer any more", "The run is over, or has gone on without it."),
+    "run_not_asking": Meaning(409, "The run waits for no answer", "`GET /asks` lists the questions that are open."),
+    "run_asks_more": Meaning(409, "The run asks more than one thing", "Answer each by its id: `POST /asks/{id}/answer`."),
     "key_in_progress": Meaning(
         409, "The same Idempotency-Key is being carried out", "Send it again after `Retry-After`: the answer is kept.", retryable=True
     ),

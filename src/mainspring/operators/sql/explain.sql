@@ -102,6 +102,10 @@ select a.effect_id as of, a.n, a.epoch, a.worker, a.started_at, a.ended_at, a.ou
  where a.tenant_id = $1 and a.effect_id = any($2::uuid[])
  order by a.effect_id, a.started_at, a.n;
 
+-- name: asks_of_runs
+-- The latest questions of these runs.
+select k.id from mainspring.asks k where k.tenant_id = $1 and k.run_id = any($2::uuid[]) order by k.id desc limit $3;
+
 -- name: runs_of_card
 select r.id from mainspring.runs r where r.tenant_id = $1 and r.card_id = $2 order by r.created_at desc, r.id desc limit $3;
 
@@ -113,7 +117,7 @@ select r.id
  where r.tenant_id = $1;
 
 -- name: runs_by_id
--- With what a queued run may be waiting for: its agent's pause and slots, and a runner that has been seen lately.
+-- With what it may be waiting for: its agent's pause and slots, and a runner that has been seen lately; or a person's answer.
 select r.id, r.card_id, r.card_key, r.effect_kind, r.effect_key, r.event_seq, r.rule_id, r.rule_version, r.state, r.attempts,
        r.lease_until, r.not_before, r.not_before > statement_timestamp() as later, r.cancel_requested, r.outcome, r.error,
        r.created_at, r.started_at, r.ended_at, a.handle as agent, g.paused, g.slots,
@@ -123,7 +127,10 @@ select r.id, r.card_id, r.card_key, r.effect_kind, r.effect_key, r.event_seq, r.
        w.name as runner,
        (select count(*) from mainspring.runners l
          where l.tenant_id = r.tenant_id and r.agent_id = any(l.agents) and not l.draining
-           and l.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as runners_seen
+           and l.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as runners_seen,
+       (select min(k.asked_at) from mainspring.asks k
+         where k.tenant_id = r.tenant_id and k.run_id = r.id and k.state = 'open'
+           and (k.expires_at is null or k.expires_at > statement_timestamp())) as asking_since
   from mainspring.runs r
   join mainspring.agents g on g.tenant_id = r.tenant_id and g.id = r.agent_id
   join mainspring.accounts a on a.tenant_id = r.tenant_id and a.id = r.agent_id

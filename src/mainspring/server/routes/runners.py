@@ -73,8 +73,19 @@ class Ask(BaseModel):
         return self
 
 
+class AnsweredOut(BaseModel):
+    """What the run has asked, and the answer."""
+
+    id: UUID
+    question: str
+    options: list[str]
+    answer: str
+    answered_by: str
+    answered_at: datetime
+
+
 class ClaimedRun(BaseModel):
-    """A run and all that its runner needs. `token` is valid while this claim holds the run."""
+    """A run and all that its runner needs. `answers` are those to what it has asked; `token` is valid while this claim holds it."""
 
     id: UUID
     claim_id: UUID
@@ -86,6 +97,7 @@ class ClaimedRun(BaseModel):
     trigger: dict[str, Any]
     event: dict[str, Any] | None
     card: dict[str, Any] | None
+    answers: list[AnsweredOut]
     token: str
     lease_seconds: float
     heartbeat_seconds: float

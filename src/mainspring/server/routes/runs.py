@@ -1,4 +1,4 @@
-"""`/runs`: list, show, log, cancel, retry for people; heartbeat, log and complete for the runner that holds the claim."""
+"""`/runs`: list, show, log, cancel, retry, answer for people; heartbeat, log, ask and complete for the runner that holds the claim."""
 
 from __future__ import annotations
 
@@ -7,22 +7,38 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mainspring.agents.asking import (
+    OPTION_LENGTH_MAX,
+    OPTIONS_MAX,
+    QUESTION_LENGTH_MAX,
+    AskState,
+    NewAsk,
+    checked_question,
+)
 from mainspring.agents.model import Completion, RunState, clean
 from mainspring.agents.runners import LOG_LINES_MAX, RunnerService
 from mainspring.agents.service import RunService
-from mainspring.agents.views import LogLine, shown_run
+from mainspring.agents.views import LogLine, shown_ask, shown_ended, shown_run
 from mainspring.rooms import NotFound
 from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging, unseal
+from mainspring.server.routes import asks
 
 router = APIRouter(prefix="/runs", tags=["runs"], route_class=Route)
 
 RunId = Annotated[UUID, Path(description="The run's id")]
 Claim = Annotated[UUID, Field(strict=False, description="The claim that the runner was given with the run")]
 AFTER_SECONDS_MAX = 7 * 86_400.0
+ASK_SECONDS_MAX = 366 * 86_400.0
+ASKS_MAX = 100
+
+Options = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=OPTION_LENGTH_MAX)]],
+    Field(max_length=OPTIONS_MAX, description="The answers that it takes; none for any text"),
+]
 
 
 class _Input(BaseModel):
@@ -85,12 +101,13 @@ class CauseOut(BaseModel):
 
 
 class WholeRun(RunOut):
-    """A run with its prompt, why it runs, every attempt, and what it waits for while it is queued."""
+    """A run with its prompt, why it runs, every attempt, all that it asked, and what it waits for: a runner, or an answer."""
 
     waiting: str | None
     prompt: str
     cause: CauseOut
     attempt_list: list[AttemptOut]
+    asks: list[asks.AskOut]
 
 
 class RunPage(BaseModel):
@@ -208,21 +225,40 @@ async def retry_run(
     return (await _runs(request).retry(caller.actor, run)).as_json()
 
 
+@router.post("/{run}/answer", response_model=asks.AskOut)
+async def answer_run(
+    request: Request, run: RunId, body: asks.Answer, caller: Annotated[Caller, require("run.answer")]
+) -> dict[str, Any]:
+    """Answer the one question that a run waits for; 409 `run_not_asking` or `run_asks_more` when there is none, or another."""
+    return shown_ask(await asks.service_of(request).answer_run(caller.actor, run, body.answer))
+
+
 # For the runner that holds it ---------------------------------------------------------------------------------
 
 
 class Heartbeat(_Input):
-    """The runner lives and works on it."""
+    """The runner lives and works on it. `asks`: the questions whose answers it waits for."""
 
     claim_id: Claim
+    asks: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list, max_length=ASKS_MAX)
+
+
+class EndedOut(BaseModel):
+    """A question that is over: answered, expired, or closed for a reason."""
+
+    id: UUID
+    state: AskState
+    answer: str | None
+    reason: str | None
 
 
 class BeatOut(BaseModel):
-    """What the runner is told: `cancel` to stop this run, `drain` to finish and go."""
+    """What the runner is told: `cancel` to stop this run, `drain` to finish and go; `answers` to what it waits for."""
 
     cancel: bool
     drain: bool
     steer: list[dict[str, Any]]
+    answers: list[EndedOut]
     state: Literal["running"]
     attempt: int
     lease_seconds: float
@@ -243,11 +279,24 @@ class Taken(BaseModel):
     truncated: bool
 
 
-class Complete(_Input):
-    """How the attempt ended: a `result` when it is done, a `reason` when blocked or cancelled, else an `error`."""
+class Question(_Input):
+    """What the run asks of people, and goes on. `request_id` is the runner's own: sent again, it is the same question."""
 
     claim_id: Claim
-    outcome: Literal["done", "failed", "retry", "blocked", "cancelled"]
+    request_id: Annotated[UUID, Field(strict=False)]
+    question: str = Field(min_length=1, max_length=QUESTION_LENGTH_MAX)
+    options: Options = Field(default_factory=list)
+    timeout_seconds: float | None = Field(
+        default=None, gt=0, le=ASK_SECONDS_MAX, allow_inf_nan=False, description="How long it waits"
+    )
+
+
+class Complete(_Input):
+    """How the attempt ended: a `result` when it is done, a `reason` when blocked or cancelled, a `question` when it needs
+    input, else an `error`."""
+
+    claim_id: Claim
+    outcome: Literal["done", "failed", "retry", "blocked", "needs_input", "cancelled"]
     result: str | None = None
     reason: str | None = None
     error: str | None = None
@@ -258,6 +307,14 @@ class Complete(_Input):
         default=False,
         description="retry only: the runner goes away, and gives it back unfinished; no attempt is spent",
     )
+    question: str | None = Field(default=None, min_length=1, max_length=QUESTION_LENGTH_MAX)
+    options: Options = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Complete:
+        if (self.outcome == "needs_input") != (self.question is not None):
+            raise ValueError("a question belongs to needs_input, and needs_input to a question")
+        return self
 
 
 class CompletedOut(BaseModel):
@@ -280,11 +337,12 @@ async def heartbeat(
 ) -> dict[str, Any]:
     """Renew the claim. 409 `claim_lost`: the run is not this runner's any more."""
     service = _runners(request)
-    beat = await service.heartbeat(caller.tenant_id, run, body.claim_id, agents=caller.agents)
+    beat = await service.heartbeat(caller.tenant_id, run, body.claim_id, agents=caller.agents, asks=body.asks)
     return {
         "cancel": beat.cancel,
         "drain": beat.drain,
         "steer": [],
+        "answers": [shown_ended(one) for one in beat.answers],
         "state": "running",
         "attempt": beat.attempt,
         "lease_seconds": service.policy.lease_seconds,
@@ -302,14 +360,39 @@ async def append_log(
     return {"next": following, "truncated": truncated}
 
 
+@router.post("/{run}/ask", response_model=asks.AskOut)
+async def ask(
+    request: Request, run: RunId, body: Question, caller: Annotated[Caller, require("run.ask")]
+) -> dict[str, Any]:
+    """Ask people something while the run goes on; the heartbeats that name it carry the answer.
+
+    What an earlier claim has asked in the same words is the same question: its answer may be there already.
+    """
+    question, options = checked_question(body.question, body.options)
+    new = NewAsk(
+        request_id=body.request_id,
+        question=question,
+        options=options,
+        timeout_seconds=body.timeout_seconds,
+    )
+    return shown_ask(
+        await _runners(request).ask(caller.tenant_id, run, body.claim_id, new, agents=caller.agents)
+    )
+
+
 @router.post("/{run}/complete", response_model=CompletedOut)
 async def complete(
     request: Request, run: RunId, body: Complete, caller: Annotated[Caller, require("run.complete")]
 ) -> dict[str, Any]:
     """Say how the attempt ended; any number of times. 409 `claim_lost`: another has claimed the run."""
+    text = clean(body.result if body.result is not None else body.reason)
+    options: tuple[str, ...] = ()
+    if body.question is not None:
+        text, options = checked_question(body.question, body.options)
     said = Completion(
         outcome=body.outcome,
-        text=clean(body.result if body.result is not None else body.reason),
+        text=text,
+        options=options,
         error=clean(body.error),
         after_seconds=body.after_seconds,
         handed_back=body.handed_back,
