@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.server.middleware import BODY_BYTES_MAX, DEPTH_MAX, body_problem, faults
+from tests.server.test_auth import routes_of
 
 
 def raw(body: bytes) -> dict[str, object]:
@@ -141,3 +143,53 @@ async def test_a_client_that_leaves_before_its_body_is_whole_is_nobodys_error(ap
     }  # fmt: skip
     await app(scope, receive, send)
     assert sent == []
+
+
+HOSTILE = [
+    rb'{"kind": "custom.x", "subject": "a\u0000b", "title": "\ud800", "reason": "\udfff", "name": "\u0000"}',
+    b'{"a":' * 200 + b"1" + b"}" * 200,
+    b'{"n": 99999999999999999999999, "data": {"n": 1e999}}',
+    b'{"data": NaN}',
+    b"\xff\xfe{}",
+    b"[1, 2]",
+    b'"text"',
+    b"null",
+    b"{" + b'"x": 1, ' * 2_000 + b'"y": 2}',
+    json.dumps(dict.fromkeys(("title", "kind", "key"), "x" * 300000)).encode(),
+    json.dumps(
+        {name: ["\x7f", {}, -1] for name in ("key", "kind", "state", "ids", "states", "data")}
+    ).encode(),
+]
+
+
+async def test_no_command_of_any_route_takes_what_it_cannot_keep(board, app, admin):
+    """Whatever is sent wherever: a refusal that says why, on a connection that lives, with or without a key; and nothing is written."""
+    await board.post("cards", {"board": "OPS", "title": "x"})
+    counted = "select (select count(*) from mainspring.events where tenant_id = $1), (select count(*) from mainspring.idempotency where tenant_id = $1)"
+    before = await admin.fetchrow(counted, board.tenant)
+    for path, route in routes_of(app):
+        if route.body_field is None:
+            continue
+        for method in route.methods or ():
+            url = re.sub(r"\{\w+(:\w+)?\}", "01890a5d-ac96-774b-bcce-b302099a8057", path)
+            for n, body in enumerate(HOSTILE):
+                headers = {
+                    "Content-Type": "application/json",
+                    **({"Idempotency-Key": f"h{n}"} if n % 2 else {}),
+                }
+                answer = await board.call(method, url, content=body, headers=headers)
+                told = (method, path, body[:40], answer.status_code)
+                assert 400 <= answer.status_code < 500, told
+                assert answer.headers["content-type"] == "application/problem+json", told
+                assert answer.json()["detail"], told
+    assert await admin.fetchrow(counted, board.tenant) == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=-1", "after=1e3", f"after={2**63}", "kind=%00", "card=" + "x" * 101, "afterr=1", "subject=%ff"],
+)
+async def test_a_stream_that_is_asked_for_wrongly_does_not_begin(world, query):
+    answer = await world.call("GET", f"events/stream?{query}")
+    assert answer.status_code == 422
+    assert world.app.state.load.waiting == 0
