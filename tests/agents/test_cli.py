@@ -159,3 +159,19 @@ async def test_a_run_that_asks_two_things_is_answered_by_the_questions_ids(cli, 
     assert (await cli("run", "answer", run_id, "yes"))[0] == 5
     assert (await cli("ask", "answer", str(two.id), "yes"))[0] == 0
     assert (await cli("run", "answer", run_id, "no"))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--agent", "a b"),
+        ("--agent", "coder", "--slots", "0"),
+        ("--agent", "coder", "--timeout-seconds", "0"),
+        ("--agent", "echo", "--builtin"),
+        ("--agent", "coder", "--wait-seconds", "61"),
+    ],
+)
+async def test_a_runner_that_is_misdeclared_is_a_mistake_in_the_command(cli, wrong):
+    code, out, err = await cli("runner", "start", "--exec", "true", *wrong)
+    assert (code, out) == (2, "")
+    assert err.startswith("mainspring: ")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from mainspring import telemetry
 from mainspring.boards.model import CardEdit
+from mainspring.ids import new_id
 from mainspring.spine.events import Cause
+from mainspring.triggers import effects
+from tests.databases import connected
 
-from .conftest import House
+from .conftest import STATES, House, _account
 
 
 def repaired() -> float:
@@ -168,6 +173,47 @@ async def test_the_sweep_owes_what_a_drain_missed_under_the_same_key(house: Hous
         card.eligible_seq or (await house.last("card.created")).seq,
     )
     assert await dispatched_version(house, card) == 1
+
+
+async def neighbour(house: House) -> House:
+    """Another tenant in the same house."""
+    tenant = new_id()
+    await house.spine.create_tenant(tenant, "another")
+    async with house.db.tenant(tenant) as scope:
+        ana = await _account(scope, tenant, "ana", "human")
+        echo = await _account(scope, tenant, "echo", "agent")
+    await house.boards.create_board(ana, key="OPS", name="Operations", states=STATES, reflect={})
+    return replace(house, tenant=tenant, ana=ana, echo=echo)
+
+
+async def missed_cards(house: House, count: int) -> None:
+    """Cards of this tenant for which a drain has owed nothing."""
+    for n in range(count):
+        await eligible(house, f"c{n}")
+    await house.spine.drain.run_once()
+    async with house.db.tenant(house.tenant) as scope:
+        await scope.execute("delete from mainspring.effects where tenant_id = $1", house.tenant)
+
+
+async def test_a_tenant_for_which_nothing_can_be_owed_holds_up_no_other_tenants_dispatches(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "_SWEEP_BATCH", 2)
+    first, broken, last = house, await neighbour(house), await neighbour(house)
+    for one, cards in ((first, 3), (broken, 3), (last, 1)):
+        await missed_cards(one, cards)
+    failures = telemetry.loop_failures.labels("dispatch sweep", "BadData")
+    before, fixed = failures._value.get(), repaired()
+    async with connected(house.admin) as conn:
+        await conn.execute(
+            f"alter table mainspring.effects add constraint broken check (tenant_id <> '{broken.tenant}')"
+        )
+        assert await house.sweep() == 4
+        assert (failures._value.get(), repaired()) == (before + 1, fixed + 4)
+        assert [len(await one.keys()) for one in (first, broken, last)] == [3, 0, 1]
+        await conn.execute("alter table mainspring.effects drop constraint broken")
+    assert await house.sweep() == 3
+    assert await house.sweep() == 0
 
 
 async def test_a_dispatch_that_an_operator_cancelled_does_not_come_back(house: House) -> None:

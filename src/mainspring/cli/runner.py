@@ -62,14 +62,14 @@ def start(
     try:
         name = name or ("built-in" if agent is None else None)
         runner = Runner(name=name, wait_seconds=wait_seconds, grace_seconds=grace_seconds)
+        if builtin:
+            from mainspring import builtin_agents
+
+            builtin_agents.add_to(runner)
+        if agent is not None and exec_ is not None:
+            runner.command(agent, ["/bin/sh", "-c", exec_], slots=slots, timeout_seconds=timeout_seconds)
     except MainspringError as error:
         raise CliError(str(error), code=ExitCode.USAGE) from error
-    if builtin:
-        from mainspring import builtin_agents
-
-        builtin_agents.add_to(runner)
-    if agent is not None and exec_ is not None:
-        runner.command(agent, ["/bin/sh", "-c", exec_], slots=slots, timeout_seconds=timeout_seconds)
     return _run(runner, once=once)
 
 

@@ -8,9 +8,12 @@ no launch was owed for, and owes the same row under the same key; another forget
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -31,6 +34,8 @@ from mainspring.triggers.promote import Promoter
 from mainspring.triggers.terms import MIN_TRUST, carried_by
 from mainspring.triggers.verbs import SQL, version_of
 
+log = logging.getLogger("mainspring.triggers")
+
 _VERSIONS_FOR = SQL["versions_for"]
 _UNDISPATCHED = SQL["undispatched"]
 
@@ -38,6 +43,7 @@ LAUNCH: Final = EffectKind(name="launch", transactional=True, lease_seconds=10)
 PROMOTE: Final = EffectKind(name="promote", transactional=True, lease_seconds=10)
 # how far an event must be trusted to dispatch its card
 TRUSTED: Final = tuple(str(one) for one in Trust if trusted(one, MIN_TRUST))
+SWEEP: Final = "dispatch sweep"
 SWEEP_SECONDS: Final = 30.0
 _SWEEP_BATCH: Final = 200
 _DAY_SECONDS: Final = 86_400.0
@@ -188,23 +194,38 @@ def _dispatch_of(card_id: UUID, agent_id: UUID, eligible_version: int, event_seq
 async def dispatch_sweep(spine: ServerSpine, db: Database, *, horizon_seconds: float) -> int:
     """Owe the dispatches that no drain has owed, and return how many those were.
 
+    One transaction a tenant; what stands in the way of one holds up no other's, and is tried again in the next round.
+
     Args:
         horizon_seconds: how old an eligibility may be; shorter than finished effects are kept, since the row of a launch
             that was done, or dropped by an operator, is what says that it was owed.
     """
-    repaired = 0
+    repaired, failed = 0, set[UUID]()
     while True:
-        async with db.system("dispatch sweep") as scope:
-            missed = await scope.fetch(_UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH, TRUSTED)
-        for row in missed:
-            effect = _dispatch_of(row["id"], row["agent_id"], row["eligible_version"], row["eligible_seq"])
-            async with spine.open(row["tenant_id"]) as tx:
-                owed = await tx.owe(effect)
-            if isinstance(owed, Owed):
-                repaired += 1
-                telemetry.sweep_repaired.labels("dispatch").inc()
+        async with db.system(SWEEP) as scope:
+            missed = await scope.fetch(
+                _UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH, TRUSTED, list(failed)
+            )
+        for tenant, rows in groupby(missed, key=itemgetter("tenant_id")):
+            try:
+                repaired += await _owe_missed(spine, tenant, list(rows))
+            except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
+                telemetry.loop_failures.labels(SWEEP, type(error).__name__).inc()
+                log.warning("%s: of tenant %s: %s: %s", SWEEP, tenant, type(error).__name__, error)
+                failed.add(tenant)
         if len(missed) < _SWEEP_BATCH:
             return repaired
+
+
+async def _owe_missed(spine: ServerSpine, tenant: UUID, missed: Sequence[Record]) -> int:
+    owed = 0
+    async with spine.open(tenant) as tx:
+        for row in missed:
+            effect = _dispatch_of(row["id"], row["agent_id"], row["eligible_version"], row["eligible_seq"])
+            owed += isinstance(await tx.owe(effect), Owed)
+    if owed:
+        telemetry.sweep_repaired.labels("dispatch").inc(owed)
+    return owed
 
 
 def register(
@@ -234,5 +255,5 @@ def register(
         async with db.system("trim firings") as scope:
             return await limits.trim_firings(scope)
 
-    spine.register_loop("dispatch sweep", sweep, every_seconds=SWEEP_SECONDS)
+    spine.register_loop(SWEEP, sweep, every_seconds=SWEEP_SECONDS)
     spine.register_loop("firings", forget, every_seconds=limits.TRIM_SECONDS)

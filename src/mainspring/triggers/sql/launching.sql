@@ -22,6 +22,7 @@ where v.tenant_id = $1 and v.rule_id = $2 and v.version = $3;
 -- Cards that became eligible, by an event that has been drained and may launch, and for which no launch was ever owed.
 -- Only events younger than finished effects are kept: of an older one nobody can tell whether its launch was owed.
 -- It walks the partial index of cards whose dispatch is behind, which is short; what it finds, a drain has missed.
+-- Without the tenants where owing it has failed in this round ($5).
 select c.tenant_id, c.id, c.agent_id, c.eligible_version, c.eligible_seq
 from mainspring.cards c
 join mainspring.cursors p on p.tenant_id = c.tenant_id and p.name = 'effects' and p.position >= c.eligible_seq
@@ -32,6 +33,7 @@ where c.eligible_version is not null and c.deleted_at is null
   and e.depth < $1
   and e.trust = any($4::text[])
   and e.occurred_at > statement_timestamp() - make_interval(secs => $2)
+  and c.tenant_id <> all($5::uuid[])
   and not exists (
       select from mainspring.effects f
       where f.tenant_id = c.tenant_id and f.kind = 'launch' and f.key = 'dispatch:' || c.id || ':' || c.eligible_version
