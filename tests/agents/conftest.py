@@ -201,6 +201,12 @@ class Place:
         assert holder is not None
         return Runner(self.home, holder, name)
 
+    async def somebody_waits_for_a_lock(self) -> None:
+        """Return once a statement in this database waits for another's row."""
+        asked = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
+        while not await self.home.admin.fetchval(asked):
+            await asyncio.sleep(0)
+
     async def state(self, run_id: UUID) -> str:
         return str((await self.room.runs.get(self.tenant, run_id)).run.state)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 
+from mainspring import faultpoints
 from mainspring.agents.asking import Ask, AskState, checked_answer, checked_question, why_not
+from mainspring.agents.asks import AskVerbs
 from mainspring.agents.model import RunState
+from mainspring.agents.verbs import lock_run
+from mainspring.boards import verbs as boards
+from mainspring.faultpoints import FaultRaised
 from mainspring.ids import new_id
 from mainspring.rooms import Conflict, Invalid, NotFound
 from mainspring.spine.events import Trust
@@ -472,6 +478,46 @@ async def test_another_tenants_question_is_not_there(place, home):
     assert await place.room.asks.list_asks(other.tenant) == []
 
 
+@pytest.mark.parametrize("point", ["append.before_commit", "append.after_commit"])
+@pytest.mark.parametrize("released", [True, False])
+async def test_an_answer_cut_off_by_a_death_is_given_again(place, point, released):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.begin()
+    if released:
+        await runner.complete(work, "needs_input", text="Go on?")
+        [ask] = await place.room.asks.list_asks(place.tenant)
+    else:
+        ask = await runner.ask(work)
+    faultpoints.arm(f"{point}:raise")
+    try:
+        with pytest.raises(FaultRaised):
+            await answer(place, ask)
+    finally:
+        faultpoints.disarm()
+    assert await state_of(place, ask) == ("open" if point == "append.before_commit" else "answered")
+    assert (await answer(place, ask)).answer == "yes"
+    assert len(await place.events_of(ask.id, "ask.answered")) == 1
+    assert await place.state(run_id) == ("queued" if released else "running")
+
+
+@pytest.mark.parametrize("point", ["append.before_commit", "append.after_commit"])
+async def test_a_question_cut_off_by_a_death_is_asked_again_and_is_one(place, point):
+    await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.begin()
+    request = new_id()
+    faultpoints.arm(f"{point}:raise")
+    try:
+        with pytest.raises(FaultRaised):
+            await runner.ask(work, request_id=request)
+    finally:
+        faultpoints.disarm()
+    ask = await runner.ask(work, request_id=request)
+    assert [one.id for one in await place.room.asks.list_asks(place.tenant)] == [ask.id]
+    assert len(await place.events_of(ask.id, "ask.opened")) == 1
+
+
 # At the same moment ---------------------------------------------------------------------------------------------
 
 
@@ -522,6 +568,59 @@ async def test_of_an_answer_and_a_cancel_at_once_the_run_is_cancelled_and_the_an
         assert now == ("answered" if isinstance(told, Ask) else "closed")
         assert (await runner.claim()).work is None
     assert outcomes <= {"answered", "closed"}
+
+
+async def test_an_answer_waits_for_a_cancel_that_holds_the_run_and_is_told_that_it_came_too_late(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await runner.complete(await runner.begin(), "needs_input", text="Go on?")
+    [ask] = await place.room.asks.list_asks(place.tenant)
+    async with place.home.spine.open(place.tenant) as tx:
+        await place.room.verbs.cancel_run(tx, run_id, place.admin)
+        late = asyncio.create_task(answer(place, ask), context=contextvars.Context())
+        await place.somebody_waits_for_a_lock()
+    with pytest.raises(Conflict) as refused:
+        await late
+    assert (refused.value.code, await place.state(run_id)) == ("ask_closed", "cancelled")
+
+
+async def test_a_cancel_waits_for_an_answer_that_holds_the_run_and_cancels_what_it_has_queued(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await runner.complete(await runner.begin(), "needs_input", text="Go on?")
+    [ask] = await place.room.asks.list_asks(place.tenant)
+    asks = AskVerbs(place.room.verbs, boards)
+    async with place.home.spine.open(place.tenant) as tx:
+        run = await lock_run(tx, run_id)
+        await asks.answer(tx, run, ask.id, "yes", place.admin)
+        cancel = asyncio.create_task(
+            place.room.runs.cancel(place.admin, run_id), context=contextvars.Context()
+        )
+        await place.somebody_waits_for_a_lock()
+    assert (await cancel).run.state is RunState.CANCELLED
+    assert await state_of(place, ask) == "answered"
+    assert (await place.kinds(run_id))[-2:] == ["run.queued", "run.cancelled"]
+
+
+async def test_a_heartbeat_waits_for_an_answer_that_holds_the_run_and_carries_it_whatever_the_clock_says(
+    place,
+):
+    """The question's time runs out while its answer is being written: the person was told that it counts."""
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    work = await runner.begin()
+    ask = await runner.ask(work, timeout_seconds=3600)
+    asks = AskVerbs(place.room.verbs, boards)
+    async with place.home.spine.open(place.tenant) as tx:
+        run = await lock_run(tx, run_id)
+        await asks.answer(tx, run, ask.id, "yes", place.admin)
+        beat = asyncio.create_task(runner.heartbeat(work, ask), context=contextvars.Context())
+        await place.somebody_waits_for_a_lock()
+        await tx.handle.execute(
+            "update mainspring.asks set expires_at = clock_timestamp() where tenant_id = $1", tx.tenant
+        )
+    [told] = (await beat).answers
+    assert (told.state, told.answer) == ("answered", "yes")
 
 
 async def test_of_an_answer_and_a_lease_that_runs_out_at_once_neither_is_lost(place):

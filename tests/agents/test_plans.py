@@ -47,3 +47,54 @@ async def test_looking_for_work_reads_no_finished_runs(fresh_database):
         text = "\n".join(row[0] for row in plan)
         assert "Seq Scan on runs" not in text, f"{name}\n{text}"
     await conn.close()
+
+
+async def test_what_a_claim_and_a_beat_ask_of_questions_reads_the_runs_own(fresh_database):
+    """Ten thousand answered questions of others must not be read to find those of one run, or the open ones."""
+    database = await fresh_database("server")
+    conn = await asyncpg.connect(**database.admin)
+    tenant, agent, run = new_id(), new_id(), new_id()
+    await conn.execute("insert into mainspring.tenants (id, name) values ($1, 'big')", tenant)
+    await conn.execute(
+        "insert into mainspring.accounts (tenant_id, id, kind, handle, name) values ($1, $2, 'agent', 'a', 'a')",
+        tenant,
+        agent,
+    )
+    await conn.execute("insert into mainspring.agents (tenant_id, id) values ($1, $2)", tenant, agent)
+    await conn.execute(
+        """
+        insert into mainspring.runs (tenant_id, id, agent_id, effect_kind, effect_key, state, ended_at, prompt, trust)
+        select $1, case n when 1 then $3 else gen_random_uuid() end, $2, 'launch', n::text, 'done', clock_timestamp(), 'p', 'member'
+          from generate_series(1, 1000) as n
+        """,
+        tenant,
+        agent,
+        run,
+    )
+    await conn.execute(
+        """
+        insert into mainspring.asks
+            (tenant_id, id, run_id, claim_id, request_id, question, released, state, answer, answered_by, ended_at)
+        select r.tenant_id, gen_random_uuid(), r.id, gen_random_uuid(), gen_random_uuid(), 'q', false, 'answered', 'a', r.agent_id,
+               clock_timestamp()
+          from mainspring.runs r
+         cross join generate_series(1, 10)
+        """
+    )
+    await conn.execute("analyze mainspring.runs, mainspring.asks")
+    asked = {
+        "asks_of_run": (tenant, run),
+        "asks": (tenant, [new_id()]),
+        "list_open_asks": (tenant, new_id(), 50),
+        "ask_of_request": (tenant, run, new_id()),
+        "adopt_ask": (tenant, run, new_id(), new_id(), "q", [], False, None),
+        "expire_asks": (tenant, run, [new_id()]),
+        "ended_asks": (tenant, run, [new_id()]),
+        "give_answers": (tenant, run, new_id()),
+        "close_asks": (tenant, [run], "over"),
+    }
+    for name, args in asked.items():
+        plan = await conn.fetch(f"explain {SQL[name]}", *args)
+        text = "\n".join(row[0] for row in plan)
+        assert "Seq Scan on asks" not in text, f"{name}\n{text}"
+    await conn.close()
