@@ -10,7 +10,7 @@ import pytest
 from mainspring import telemetry
 from mainspring.boards.model import CardEdit
 from mainspring.ids import new_id
-from mainspring.spine.events import Cause
+from mainspring.spine.events import Cause, Trust
 from mainspring.triggers import effects
 from tests.databases import connected
 
@@ -151,6 +151,15 @@ async def test_at_depth_eight_nothing_is_dispatched_by_drain_or_sweep(house: Hou
     )
     await house.spine.run_once()
     assert [run["depth"] for run in await house.queued()] == [8]
+
+
+async def test_what_is_not_trusted_far_enough_dispatches_nothing_by_drain_or_sweep(house: House) -> None:
+    for trust, runs in ((Trust.STRANGER, 0), (Trust.FORGE, 0), (Trust.AGENT, 1)):
+        by = replace(house.ana, cause=Cause(seq=1, depth=1, trust=trust))
+        await house.card(board="OPS", state="ready", agent="echo", by=by)
+        await house.spine.run_once()
+        assert await house.sweep() == 0
+        assert len(await house.queued()) == runs
 
 
 async def test_the_sweep_owes_what_a_drain_missed_under_the_same_key(house: House) -> None:

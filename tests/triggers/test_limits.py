@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.boards.model import CardEdit
+from mainspring.rooms import ServerSpine
 from mainspring.spine.effects import EffectState
 from mainspring.spine.events import NewEvent
 from mainspring.triggers import limits
@@ -281,16 +282,16 @@ async def test_the_net_refuses_a_second_exclusive_run(house: House) -> None:
 # The hourly ceiling of an agent -----------------------------------------------------------------------------------
 
 
-def lower_ceiling(house: House, most: int) -> None:
-    executor = house.spine._executors["launch"]
-    house.spine._executors["launch"] = replace(
+def lower_ceiling(spine: ServerSpine, most: int) -> None:
+    executor = spine._executors["launch"]
+    spine._executors["launch"] = replace(
         executor,
-        run=Launcher(house.spine.store, executor.run._cards, executor.run._runs, per_hour_max=most),  # type: ignore[union-attr]
+        run=Launcher(spine.store, executor.run._cards, executor.run._runs, per_hour_max=most),  # type: ignore[union-attr]
     )
 
 
 async def test_an_agent_is_launched_so_often_an_hour_whatever_launches_it(house: House) -> None:
-    lower_ceiling(house, 3)
+    lower_ceiling(house.spine, 3)
     await house.rule({"kinds": ["card.created"], "boards": ["WEB"]}, prompt="x")
     await house.card("by a rule")
     await house.card("by a rule, too")
