@@ -10,6 +10,7 @@ from mainspring import telemetry
 from mainspring.ids import new_id
 from mainspring.rooms import Conflict, Invalid, NotFound
 from mainspring.spine.effects import EffectRow
+from mainspring.triggers.stray import free_stray
 
 from .conftest import House
 
@@ -172,6 +173,26 @@ async def test_a_held_launch_can_be_cancelled_and_verdicts_stay(house: House) ->
     assert (await house.rules.resume(house.ana, "r", owed="run")).held == 0
     await house.spine.run_once()
     assert await house.outcomes() == ["dropped(cancelled)"]
+
+
+async def test_what_no_pause_holds_is_set_free(house: House) -> None:
+    """A webhook's row is held after its rule was looked at: a resume may have come between."""
+    before = telemetry.sweep_repaired.labels("held")._value.get()
+    await house.rule(MOVED)
+    await house.rules.pause(house.ana, "r")
+    await house.move(await house.card(), "ready")
+    await house.spine.run_once()
+    assert await free_stray(house.spine, house.db) == 0  # a pause holds it
+    async with house.db.tenant(house.tenant) as scope:
+        await scope.execute(
+            "update mainspring.rules set paused_at = null, paused_because = null where tenant_id = $1",
+            house.tenant,
+        )
+    assert await free_stray(house.spine, house.db) == 1
+    assert await free_stray(house.spine, house.db) == 0
+    assert telemetry.sweep_repaired.labels("held")._value.get() == before + 1
+    await house.spine.run_once()
+    assert await house.outcomes() == ["launched echo"]
 
 
 async def test_another_tenant_pauses_nothing_of_ours(house: House) -> None:

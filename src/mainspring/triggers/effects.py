@@ -26,7 +26,7 @@ from mainspring.spine.effects import EffectKind, NewEffect, Owed
 from mainspring.spine.events import Event, Trust
 from mainspring.spine.executors import Transactional
 from mainspring.spine.ports import NotOwed, Owes, Verdict
-from mainspring.triggers import limits
+from mainspring.triggers import limits, stray
 from mainspring.triggers.launch import LAUNCHES_PER_HOUR_MAX, Launcher
 from mainspring.triggers.matcher import RuleIndex, card_of, facts_of, trusted
 from mainspring.triggers.model import DEPTH_MAX, Cards, RuleVersion, Runs
@@ -255,5 +255,9 @@ def register(
         async with db.system("trim firings") as scope:
             return await limits.trim_firings(scope)
 
+    async def free() -> bool:
+        return await stray.free_stray(spine, db) > 0
+
     spine.register_loop(SWEEP, sweep, every_seconds=SWEEP_SECONDS)
+    spine.register_loop(stray.LOOP, free, every_seconds=stray.EVERY_SECONDS)
     spine.register_loop("firings", forget, every_seconds=limits.TRIM_SECONDS)

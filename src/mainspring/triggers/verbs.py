@@ -189,6 +189,15 @@ async def count_held(scope: Scope, tenant: UUID, rule_id: UUID) -> int:
     return held
 
 
+async def free_stray(tx: Tx, rule_id: UUID) -> int:
+    """Set free what a rule that is not paused holds; return how many rows those were."""
+    rule = await tx.handle.fetchrow(_HOLD_RULE, tx.tenant, rule_id)
+    if rule is None or rule["paused_because"] is not None:
+        return 0
+    freed: int = await tx.handle.fetchval(_FREE_HELD, tx.tenant, rule_id)
+    return freed
+
+
 def _resume_stamp(tx: Tx, rule: Rule, owed: Owed) -> Callable[[int], Awaitable[None]]:
     async def stamp(seq: int) -> None:
         await _stamp(tx, rule.id, rule.version)(seq)

@@ -56,3 +56,14 @@ select count(*) from dropped;
 select count(*)
 from mainspring.effects e
 where e.tenant_id = $1 and e.rule_id = $2 and e.state = 'pending' and e.not_before = 'infinity';
+
+-- name: stray_held
+-- Rows that are held though their rule is not paused. A launch holds its row under the rule's lock; what goes out into the world
+-- is settled later, and a resume may have come between.
+select distinct e.tenant_id, e.rule_id
+from mainspring.effects e
+left join mainspring.rules r on r.tenant_id = e.tenant_id and r.id = e.rule_id
+where e.state = 'pending' and e.not_before = 'infinity' and e.rule_id is not null and r.paused_at is null
+  and e.tenant_id <> all($2::uuid[])
+order by e.tenant_id, e.rule_id
+limit $1;
