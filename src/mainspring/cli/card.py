@@ -316,6 +316,8 @@ def _preview(preview: dict[str, Any]) -> str:
         for one in preview["wakes"]
     ]
     lines += [f"  rule {one['name']}: no: {one['why']}" for one in preview["misses"]]
+    if preview["misses_left_out"]:
+        lines.append(f"  {preview['misses_left_out']} more rules: no")
     if preview["dispatch"] is not None:
         lines.append(f"  no pin launches: {preview['dispatch']}")
     return "\n".join(lines)

@@ -57,13 +57,6 @@ async def verdicts(scope: Scope, event: Event, *, rule_id: UUID | None = None) -
     return [_verdict(row, facts) for row in found]
 
 
-async def judged_now(scope: Scope, event: Event) -> list[tuple[RuleVersion | None, RuleVerdict]]:
-    """Return what each rule would make of an event that comes next, with the version that would judge it."""
-    facts = facts_of(event)
-    found = await scope.fetch(_VERSIONS_AT, event.tenant_id, event.seq, None)
-    return [(version_of(row) if row["version"] is not None else None, _verdict(row, facts)) for row in found]
-
-
 def _verdict(row: Record, facts: Facts) -> RuleVerdict:
     if row["version"] is None:
         return _not_in_force(row, f"not in force: created after event {facts.seq}")

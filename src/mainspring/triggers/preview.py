@@ -17,9 +17,10 @@ from mainspring.ids import new_id
 from mainspring.rooms import Actor, FieldError, Invalid, ServerSpine, Tx
 from mainspring.spine.events import Event
 from mainspring.spine.ports import Owes
-from mainspring.triggers import limits, prompts
+from mainspring.triggers import history, limits, prompts
 from mainspring.triggers.effects import Dispatch
-from mainspring.triggers.explain import RuleVerdict, judged_now
+from mainspring.triggers.explain import RuleVerdict
+from mainspring.triggers.history import Told
 from mainspring.triggers.limits import Pass, TooOften
 from mainspring.triggers.model import (
     CardReader,
@@ -83,6 +84,7 @@ class Preview:
     moves: bool
     wakes: Sequence[Wake] = ()
     misses: Sequence[RuleVerdict] = ()
+    misses_left_out: int = 0
     dispatch: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -94,6 +96,7 @@ class Preview:
             "moves": self.moves,
             "wakes": [one.as_json() for one in self.wakes],
             "misses": [one.as_json() for one in self.misses],
+            "misses_left_out": self.misses_left_out,
             "dispatch": self.dispatch,
         }
 
@@ -131,9 +134,16 @@ class PreviewService:
             return preview
         async with self._spine.open(actor.tenant_id) as tx:
             event = await self._event(tx, actor, card, after)
-            wakes, misses = await self._rules(tx, event, after)
+            wakes, told = await self._rules(tx, event, after)
             dispatched, term = await self._dispatch(tx, event, after, "it is pinned")
-        return replace(preview, wakes=(*wakes, *dispatched), misses=misses, dispatch=term)
+        misses = [one for one in told.verdicts if not one.matched]
+        return replace(
+            preview,
+            wakes=(*wakes, *dispatched),
+            misses=misses,
+            misses_left_out=told.left_out,
+            dispatch=term,
+        )
 
     async def _event(self, tx: Tx, actor: Actor, card: Card, after: Card) -> Event:
         """Return the event that the move would append next."""
@@ -160,9 +170,11 @@ class PreviewService:
             occurred_at=await tx.handle.fetchval(_DATABASE_MOMENT),
         )
 
-    async def _rules(self, tx: Tx, event: Event, after: Card) -> tuple[list[Wake], list[RuleVerdict]]:
-        judged = await judged_now(tx.handle, event)
-        matched = [version for version, verdict in judged if verdict.matched and version is not None]
+    async def _rules(self, tx: Tx, event: Event, after: Card) -> tuple[list[Wake], Told]:
+        in_force = await history.rules_over(tx.handle, tx.tenant, [event])
+        told = await in_force.judge(event)
+        versions = {one.rule_id: one for one in in_force.enabled if one.spans(event.seq)}
+        matched = [versions[one.rule_id] for one in told.verdicts if one.matched]
         rows = await tx.handle.fetch(_PREVIEWED_RULES, tx.tenant, [one.rule_id for one in matched])
         rules = {row["id"]: row for row in rows}
         wakes: list[Wake] = []
@@ -181,7 +193,7 @@ class PreviewService:
                 labels -= version.terms.labels_all
             if isinstance(outlook, Will) and isinstance(version.action, Promote):
                 wakes += await self._promoted(tx, event, after, version)
-        return wakes, [verdict for _, verdict in judged if not verdict.matched]
+        return wakes, told
 
     async def _fired(
         self, tx: Tx, event: Event, after: Card, version: RuleVersion, waived_seq: int

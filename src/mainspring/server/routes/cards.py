@@ -158,6 +158,7 @@ class PreviewOut(BaseModel):
     moves: bool = Field(description="False: it is there already, and nothing would happen")
     wakes: list[WakeOut]
     misses: list[MissOut]
+    misses_left_out: int = Field(description="Rules that missed by more, where there are very many")
     dispatch: str | None = Field(description="Why no pin launches anybody; null when one does")
 
 
