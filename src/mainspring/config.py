@@ -110,6 +110,9 @@ class Settings(BaseSettings):
     run_attempts_max: int = Field(
         default=3, ge=1, le=100, description="attempts of a run before it is lost for good"
     )
+    webhook_allow_private: bool = Field(
+        default=False, description="let webhooks call private, loopback and link-local addresses"
+    )
     retention_done_days: float = Field(
         default=7.0, ge=0.01, le=3650, description="how long finished effects are kept"
     )

@@ -171,7 +171,12 @@ def join(settings: Settings, pool: Pool) -> Services:
     run_verbs = RunVerbs(board_verbs)
     boards_effects.register(spine, run_verbs)
     triggers_effects.register(
-        spine, db, board_verbs, run_verbs, launches_per_hour_max=settings.agent_launches_per_hour_max
+        spine,
+        db,
+        board_verbs,
+        run_verbs,
+        launches_per_hour_max=settings.agent_launches_per_hour_max,
+        webhook_allow_private=settings.webhook_allow_private,
     )
     room = agents_room.build(
         spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds

@@ -204,7 +204,7 @@ class Place:
     async def somebody_waits_for_a_lock(self) -> None:
         """Return once a statement in this database waits for another's row."""
         asked = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
-        while not await self.home.admin.fetchval(asked):
+        while not await self.home.admin.fetchval(asked):  # noqa: ASYNC110 - the database wakes nobody when one waits
             await asyncio.sleep(0)
 
     async def state(self, run_id: UUID) -> str:

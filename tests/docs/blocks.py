@@ -157,6 +157,8 @@ class Terminal:
                 return len(self.ask("/asks")["data"]) == int(count)
             case [count, "dead", "letter"]:
                 return len(self.ask("/desk")["data"]) == int(count)
+            case ["a", "webhook", "was", "sent"]:
+                return any(one["state"] == "done" for one in self.ask("/effects?kind=webhook")["data"])
             case ["both", "serve"]:
                 return bool(self.ask("/boards"))
             case _:

@@ -26,6 +26,7 @@ ON_DEV = (
     "why-nothing-happened",
     "work-the-desk",
     "ask-a-person",
+    "webhooks",
 )
 
 
@@ -36,7 +37,7 @@ def test_every_page_is_done_by_a_test() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[DevServer]:
     """One server for all pages that need no other."""
-    with dev_server() as running:
+    with dev_server(webhook_allow_private=True) as running:
         yield running
 
 

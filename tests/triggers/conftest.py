@@ -155,7 +155,7 @@ async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[
         spine: ServerSpine = Spine(store)
         runs = RunVerbs(board_verbs)
         board_effects.register(spine, runs)
-        effects.register(spine, store.db, board_verbs, runs)
+        effects.register(spine, store.db, board_verbs, runs, webhook_allow_private=True)
         boards = BoardService(spine, store.db, runs)
         tenant = new_id()
         await spine.create_tenant(tenant, "main")

@@ -51,7 +51,7 @@ async def test_a_rules_life(api: httpx.AsyncClient) -> None:
     assert made.headers["location"] == f"/api/v1/rules/{rule['id']}"
     assert rule == rule | RULE | {"options": {}, "enabled": True, "remarks": [], "changed_by": "ana"}
     shown = await api.get("/rules/Ready to Echo")
-    assert shown.json() | {"remarks": []} == rule | {"held": 0}
+    assert shown.json() | {"remarks": [], "secret": None} == rule | {"held": 0}
     edited = await api.patch(
         f"/rules/{rule['id']}", json={"options": {"recheck": True}}, headers={"If-Match": '"1"'}
     )
@@ -84,7 +84,7 @@ async def test_a_rule_may_be_made_switched_off_and_switched_on_by_an_edit(api: h
         ({"when": {"cooldown": 1}}, "invalid", "/when/cooldown"),
         ({"when": {"sources": ["x"]}}, "not_available_yet", "/when/sources"),
         ({"when": {"min_trust": "me"}}, "invalid", "/when/min_trust"),
-        ({"do": {"webhook": {"url": "http://x"}}}, "not_available_yet", "/do/webhook"),
+        ({"do": {"webhook": {"url": "ftp://x"}}}, "invalid", "/do/webhook/url"),
         ({"options": {"max_per_hour": 0}}, "invalid", "/options/max_per_hour"),
         ({"options": {"while_running": "wait"}}, "invalid", "/options/while_running"),
         ({"when": {"kinds": ["card.created"], "to_states": ["ready"]}}, "invalid", "/when/to_states"),
@@ -104,6 +104,19 @@ async def test_what_is_refused_names_its_field(
     rule = (await api.post("/rules", json=RULE)).json()
     refused = await api.patch(f"/rules/{rule['id']}", json=change)
     assert (refused.status_code, refused.json()["code"]) == (422, code)
+
+
+async def test_a_webhooks_secret_is_in_the_answer_that_makes_it_and_nowhere_else(
+    api: httpx.AsyncClient,
+) -> None:
+    hook = {"do": {"webhook": {"url": "https://hooks.example.com/x"}}}
+    made = await api.post("/rules", json=RULE | hook)
+    assert made.json()["secret"].startswith("whsec_")
+    assert made.headers["cache-control"] == "no-store"
+    edited = await api.patch(f"/rules/{made.json()['id']}", json=hook | {"name": "other"})
+    assert (edited.json()["secret"], "cache-control" in edited.headers) == (None, False)
+    shown = (await api.get(f"/rules/{made.json()['id']}")).json()
+    assert (shown["do"], "secret" in shown) == (hook["do"], False)
 
 
 async def test_conflicts(api: httpx.AsyncClient) -> None:

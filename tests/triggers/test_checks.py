@@ -72,7 +72,6 @@ def test_a_prompt_may_be_left_out() -> None:
         (body({"branches": ["x"]}), "/when/branches"),
         (body({"kinds": ["message.posted"]}), "/when/kinds/0"),
         (body({"kinds": ["card.moved", "schedule.due"]}), "/when/kinds/1"),
-        (body(do={"webhook": {"url": "x"}}), "/do/webhook"),
     ],
 )
 def test_what_the_language_knows_and_this_release_does_not(given: dict[str, Any], pointer: str) -> None:

@@ -215,3 +215,16 @@ async def test_what_cannot_be_is_said_so(cli, argv, stdin, code, says):
     found, out, err = await cli("rule", "create", *argv, stdin=stdin)
     assert (found, out) == (code, "")
     assert says in err
+
+
+async def test_a_rule_that_calls_a_webhook_shows_its_secret_once(cli: Run) -> None:
+    code, out, _ = await cli(
+        "rule", "create", "hook", "--kind", "card.moved", "--webhook", "https://example.com/x"
+    )
+    assert code == 0
+    assert "webhook  https://example.com/x" in out
+    assert "secret   whsec_" in out
+    code, out, _ = await cli("rule", "show", "hook")
+    assert (code, "whsec_" in out) == (0, False)
+    code, out, _ = await cli("rule", "list")
+    assert "webhook https://example.com/x" in out

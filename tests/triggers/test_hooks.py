@@ -13,6 +13,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from mainspring.spine.effects import TARGET_LENGTH_MAX, Deferred, Done, Failed, Outcome, Retry, Unknown
 from mainspring.triggers import hooks
 from mainspring.triggers.hooks import Answered, NotAllowed, NotSent, Place, Reply, Unanswered
+from tests.triggers.values import event, rule
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # the example of the standard
@@ -171,6 +172,11 @@ def test_a_message_is_verified_by_the_standards_own_library():
     assert Webhook(SECRET).verify(message.body, dict(message.headers)) == {"ä": 1}
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRET).verify(b"{}", dict(message.headers))
+
+
+def test_a_body_is_the_same_bytes_at_every_attempt():
+    told, version = event(), rule()
+    assert hooks.body_of(told, version) == hooks.body_of(told, version)
 
 
 def test_the_moment_is_signed_and_the_id_is_the_same_at_every_attempt():

@@ -162,17 +162,26 @@ def _applied(client: Client, step: Step) -> Step:
         case "create":
             if document.kind == "board":
                 body.setdefault("name", document.name)
-            client.post(f"{document.kind}s", body)
+            _tell_secret(document, client.post(f"{document.kind}s", body))
         case "change":
             assert step.there is not None
             changes = {name: body[name] for name in step.fields}
             path = f"{document.kind}s/{segment(step.there['id'])}"
             after = client.patch(path, changes, version=step.there["version"])
+            _tell_secret(document, after)
             if after["version"] == step.there["version"]:
                 return Step(document, "same")
         case "same":
             pass
     return step
+
+
+def _tell_secret(document: Document, written: Mapping[str, Any]) -> None:
+    """Say what a rule's webhook is signed with: it is told here or never."""
+    if written.get("secret"):
+        say(
+            f"{document.kind} {document.name}: its webhook is signed with {written['secret']}: keep it, it is not shown again"
+        )
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[str]:

@@ -312,7 +312,7 @@ def _preview(preview: dict[str, Any]) -> str:
         return f"{preview['card']} is in {preview['to']} already: nothing would happen"
     lines = [f"{preview['card']}  {preview['from']} → {preview['to']}"]
     lines += [
-        f"{'✓' if one['happens'] else '✗'} {one['do']} {one['agent']} ({one['because']}): {one['then']}"
+        f"{'✓' if one['happens'] else '✗'} {' '.join(filter(None, (one['do'], one['agent'])))} ({one['because']}): {one['then']}"
         for one in preview["wakes"]
     ]
     lines += [f"  rule {one['name']}: no: {one['why']}" for one in preview["misses"]]

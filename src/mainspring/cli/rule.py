@@ -56,6 +56,7 @@ def create(
     min_trust: str | None = None,
     launch: str | None = None,
     promote: str | None = None,
+    webhook: str | None = None,
     prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     consume_label: Annotated[bool, _Flag] = False,
     recheck: Annotated[bool, _Flag] = False,
@@ -81,6 +82,8 @@ def create(
         The agent to launch.
     promote
         The agent to pin the card to, instead of a launch.
+    webhook
+        The address to send the event to, signed, instead of a launch. The secret is shown once.
     prompt
         What the agent is told, with names like {{card.title}}; the card's title and body by default; - reads stdin.
     consume_label
@@ -131,6 +134,8 @@ def create(
         _over(do, "launch", {part: value for part, value in launched.items() if value is not None})
     if promote is not None:
         _over(body.setdefault("do", {}), "promote", {"agent": promote})
+    if webhook is not None:
+        _over(body.setdefault("do", {}), "webhook", {"url": webhook})
     written = Client.here().post("rules", body)
     for remark in written["remarks"]:
         say(f"{remark['pointer']}: {remark['detail']}")
@@ -294,9 +299,14 @@ def _does(rule: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return kind, said
 
 
+def _whom(said: Mapping[str, Any]) -> str:
+    """Return what a rule is about: an agent's handle, or an address."""
+    return str(said["agent"] if "agent" in said else said["url"])
+
+
 def _row(rule: Mapping[str, Any]) -> dict[str, Any]:
     kind, said = _does(rule)
-    return {**rule, "state": _state(rule), "when": _when(rule), "does": f"{kind} {said['agent']}"}
+    return {**rule, "state": _state(rule), "when": _when(rule), "does": f"{kind} {_whom(said)}"}
 
 
 def _text(rule: Mapping[str, Any]) -> str:
@@ -308,12 +318,14 @@ def _text(rule: Mapping[str, Any]) -> str:
         f"{rule['name']}  {_state(rule)}, version {rule['version']}, judges events behind {rule['from_seq']}",
         f"id       {rule['id']}",
         f"when     {_when(rule)}",
-        f"{kind:<8} {said['agent']}",
+        f"{kind:<8} {_whom(said)}",
         f"options  {options or '-'}",
     ]
     if rule["paused_because"] is not None:
         held = f"; {rule['held']} held" if "held" in rule else ""
         lines.append(f"paused   {rule['paused_because']}{held}")
+    if rule.get("secret"):
+        lines.append(f"secret   {rule['secret']}  (keep it: it is not shown again)")
     if "prompt" in said:
         lines.append("prompt   " + said["prompt"].replace("\n", "\n         "))
     return "\n".join(lines)

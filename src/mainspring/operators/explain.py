@@ -70,7 +70,7 @@ class ExplainService:
                     "/ref", "a card's key or id, event:SEQ, the id of an effect or run, a rule's id or name"
                 )
             )
-        async with self._db.tenant(tenant, purpose="explain") as scope:
+        async with self._db.snapshot(tenant, purpose="explain") as scope:
             asked = await self._asked(scope, tenant, parsed, ref, limit)
             rules = await self._rules(scope, tenant, asked.events, rule_id=asked.only_rule)
             others = await self._others(scope, asked)

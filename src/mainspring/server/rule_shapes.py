@@ -85,6 +85,13 @@ _PARTS: dict[str, Any] = {
                 "required": ["agent"],
                 "additionalProperties": False,
             },
+            "webhook": {
+                "type": "object",
+                "description": "Send the event there, signed; the answer that makes the rule holds the secret",
+                "properties": {"url": {"type": "string", "minLength": 8, "maxLength": 2000}},
+                "required": ["url"],
+                "additionalProperties": False,
+            },
         },
         "minProperties": 1,
         "maxProperties": 1,
@@ -198,6 +205,9 @@ class WrittenOut(RuleOut):
     """A rule as it was written."""
 
     remarks: list[RemarkOut] = Field(description="Names in it that stand for nothing, and the like")
+    secret: str | None = Field(
+        description="What its webhook is signed with, when the rule is given it: keep it, it is not shown again"
+    )
 
 
 class ShownOut(RuleOut):

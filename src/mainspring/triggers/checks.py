@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mainspring.boards.model import fold
 from mainspring.spine.events import Trust
-from mainspring.triggers import prompts, sense
+from mainspring.triggers import hooks, prompts, sense
 from mainspring.triggers.findings import Findings, meant
 from mainspring.triggers.model import (
     OPTIONS,
@@ -22,6 +22,7 @@ from mainspring.triggers.model import (
     Launch,
     Options,
     Promote,
+    Webhook,
 )
 from mainspring.triggers.terms import (
     CHANGES,
@@ -47,11 +48,11 @@ PER_HOUR_MAX: Final = 10_000
 # known to the language of rules, and not to this release
 _LATER: Final[Mapping[str, frozenset[str]]] = {
     "/when": frozenset({"channels", "sources", "ref", "branches"}),
-    "/do": frozenset({"webhook"}),
+    "/do": frozenset[str](),
     "/options": frozenset[str](),
 }
 _KINDS_LATER: Final = re.compile(r"(message|ask|member|session|schedule|forge)\.[a-z0-9_.-]+")
-_ACTIONS: Final = ("launch", "promote")
+_ACTIONS: Final = ("launch", "promote", "webhook")
 NUMBER_MAX: Final = 2**63
 _HANDLE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _BOARD_KEY: Final = re.compile(r"[A-Z][A-Z0-9]{0,9}")
@@ -235,6 +236,10 @@ def _action(found: Findings, do: Mapping[str, Any], terms: Terms) -> Action | No
     if len(asked) > 1:
         found.add("/do", f"does one thing, and here are {' and '.join(asked)}: make a rule of each")
         return None
+    if asked == ["webhook"]:
+        hook = _object(found, "/do/webhook", do["webhook"])
+        _only(found, "/do/webhook", hook, ("url",))
+        return Webhook(url=_url(found, "/do/webhook/url", hook.get("url")))
     if asked == ["promote"]:
         promote = _object(found, "/do/promote", do["promote"])
         _only(found, "/do/promote", promote, ("agent",))
@@ -244,6 +249,14 @@ def _action(found: Findings, do: Mapping[str, Any], terms: Terms) -> Action | No
     agent = _agent(found, "/do/launch/agent", launch.get("agent"))
     told = launch["prompt"] if "prompt" in launch else prompts.default_for(terms.looked_at)
     return Launch(agent=agent, prompt=_template(found, told))
+
+
+def _url(found: Findings, pointer: str, value: Any) -> str:
+    before = len(found.errors)
+    url = _line(found, pointer, value, length_max=hooks.URL_LENGTH_MAX)
+    if len(found.errors) == before and isinstance(wrong := hooks.place_of(url), str):
+        found.add(pointer, wrong)
+    return url
 
 
 def _agent(found: Findings, pointer: str, value: Any) -> str:

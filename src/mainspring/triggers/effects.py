@@ -1,6 +1,6 @@
-"""What events owe because of rules and pins: launches and promotions.
+"""What events owe because of rules and pins: launches, promotions and webhooks.
 
-Two obligations take events from the drain: `rules` leaves a `launch` or `promote` row for each rule that matches, `dispatch` a
+Two obligations take events from the drain: `rules` leaves a `launch`, `promote` or `webhook` row for each rule that matches, `dispatch` a
 `launch` for a card that has become eligible. The executors (`launch.py`, `promote.py`) take a claimed row and leave it done and
 settled in one transaction: if one dies, none of it happened, and the next claim does it. A sweep looks for eligible cards that
 no launch was owed for, and owes the same row under the same key; another forgets what no limit counts any more.
@@ -24,12 +24,13 @@ from mainspring.db import Database, Scope
 from mainspring.rooms import ServerSpine
 from mainspring.spine.effects import EffectKind, NewEffect, Owed
 from mainspring.spine.events import Event, Trust
-from mainspring.spine.executors import Transactional
+from mainspring.spine.executors import External, Transactional
 from mainspring.spine.ports import NotOwed, Owes, Verdict
-from mainspring.triggers import limits, stray
+from mainspring.triggers import limits, stray, webhook
 from mainspring.triggers.launch import LAUNCHES_PER_HOUR_MAX, Launcher
 from mainspring.triggers.matcher import RuleIndex, card_of, facts_of, trusted
-from mainspring.triggers.model import DEPTH_MAX, Cards, RuleVersion, Runs
+from mainspring.triggers.model import DEPTH_MAX, Cards, RuleVersion, Runs, Webhook
+from mainspring.triggers.outbound import Outbound
 from mainspring.triggers.promote import Promoter
 from mainspring.triggers.terms import MIN_TRUST, carried_by
 from mainspring.triggers.verbs import SQL, version_of
@@ -138,6 +139,8 @@ def _lows(events: Sequence[Event]) -> dict[UUID, int]:
 
 
 def _owed_by(event: Event, version: RuleVersion) -> NewEffect:
+    if isinstance(version.action, Webhook):
+        return webhook.owed_by(event, version)
     card = card_of(event)
     return NewEffect(
         version.action.kind,
@@ -235,17 +238,21 @@ def register(
     runs: Runs,
     *,
     launches_per_hour_max: int = LAUNCHES_PER_HOUR_MAX,
+    webhook_allow_private: bool = False,
 ) -> None:
     """Tell the engine what rules and pins owe and how it is done; `wiring.py` calls it once.
 
     Args:
         launches_per_hour_max: how often one agent may be launched within an hour, whatever launches it.
+        webhook_allow_private: let webhooks call addresses that are not of the public internet.
     """
     launcher = Launcher(spine.store, cards, runs, per_hour_max=launches_per_hour_max)
     spine.register_obligation(RuleEffects())
     spine.register_obligation(Dispatch())
     spine.register_executor(Transactional(kind=LAUNCH, run=launcher))
     spine.register_executor(Transactional(kind=PROMOTE, run=Promoter(spine.store, cards, runs)))
+    caller = webhook.Caller(spine, cards, Outbound(allow_private=webhook_allow_private))
+    spine.register_executor(External(kind=webhook.WEBHOOK, run=caller))
     horizon_seconds = spine.settings.done_days * _DAY_SECONDS * 6 / 7
 
     async def sweep() -> bool:

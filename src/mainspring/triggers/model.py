@@ -51,11 +51,30 @@ class Promote:
         return {"promote": {"agent": self.agent}}
 
 
-Action: TypeAlias = Launch | Promote
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Send the event to this address, signed."""
+
+    kind: ClassVar[Literal["webhook"]] = "webhook"
+    url: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the action as it is stored and shown under `do`."""
+        return {"webhook": {"url": self.url}}
+
+
+Action: TypeAlias = Launch | Promote | Webhook
+
+
+def agent_of(action: Action) -> str | None:
+    """Return the handle of the agent that an action is about, None for one that is about none."""
+    return None if isinstance(action, Webhook) else action.agent
 
 
 def action_of(stored: Mapping[str, Any]) -> Action:
     """Read an action as it was stored."""
+    if (webhook := stored.get("webhook")) is not None:
+        return Webhook(url=webhook["url"])
     if (promote := stored.get("promote")) is not None:
         return Promote(agent=promote["agent"])
     return Launch(agent=stored["launch"]["agent"], prompt=stored["launch"]["prompt"])

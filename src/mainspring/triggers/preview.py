@@ -30,8 +30,10 @@ from mainspring.triggers.model import (
     Promote,
     RuleVersion,
     Runs,
+    Webhook,
     Will,
     Wont,
+    agent_of,
 )
 from mainspring.triggers.prompts import Missing, TooLong
 from mainspring.triggers.verbs import SQL
@@ -54,7 +56,7 @@ class Wake:
     """What the move would owe: a launch or a pin, and what would come of it. `rule` is None where the pin launches."""
 
     do: str
-    agent: str
+    agent: str | None
     rule: RuleVersion | None
     because: str
     happens: bool
@@ -207,6 +209,8 @@ class PreviewService:
         resting = limits.paced(options, pace, card=after.key)
         if not isinstance(resting, Pass | TooOften):
             return Wont(f"dropped: {resting.reason}")
+        if isinstance(action, Webhook):
+            return Will(f"is sent to {action.url}")
         agent = await self._runs.agent_by_handle(tx, action.agent)
         if agent is None:
             return Wont(f"dead: no agent {action.agent}")
@@ -245,6 +249,7 @@ class PreviewService:
 
     async def _promoted(self, tx: Tx, event: Event, after: Card, version: RuleVersion) -> list[Wake]:
         """Return the launch that the pin would lead to."""
+        assert isinstance(version.action, Promote)
         agent = await self._runs.agent_by_handle(tx, version.action.agent)
         assert agent is not None
         pinned = boards.assigned(after, agent=Account(id=agent.id, handle=agent.handle))
@@ -290,7 +295,7 @@ class PreviewService:
 def _wake(version: RuleVersion, outlook: Outlook) -> Wake:
     return Wake(
         do=version.action.kind,
-        agent=version.action.agent,
+        agent=agent_of(version.action),
         rule=version,
         because=f"rule {version.name}",
         happens=isinstance(outlook, Will),

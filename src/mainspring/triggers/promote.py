@@ -14,7 +14,7 @@ from mainspring.spine.effects import Done, Dropped, Effect, Failed, Outcome
 from mainspring.spine.ports import EventLog
 from mainspring.triggers import acting, limits
 from mainspring.triggers.acting import Begun, Stop
-from mainspring.triggers.model import Cards, Runs
+from mainspring.triggers.model import Cards, Promote, Runs
 
 
 class Promoter:
@@ -30,7 +30,9 @@ class Promoter:
         begun = await acting.begin(self._log, tx, effect)
         if isinstance(begun, Stop):
             return begun.outcome
-        agent = await self._runs.agent_by_handle(tx, begun.rule.action.agent)
+        action = begun.rule.action
+        assert isinstance(action, Promote)
+        agent = await self._runs.agent_by_handle(tx, action.agent)
         card = await acting.card_now(self._cards, tx, begun)
         match card:
             case Stop(outcome):
@@ -40,7 +42,7 @@ class Promoter:
             case Card():
                 pass
         if agent is None:
-            return Failed(f"no agent {begun.rule.action.agent}")
+            return Failed(f"no agent {action.agent}")
         if (reason := await self._standing_pin(tx, begun, card, agent)) is not None:
             return Dropped(reason)
         if (paused := await acting.keep_rate(tx, effect, begun)) is not None:

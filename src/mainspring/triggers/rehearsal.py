@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from mainspring.db import Scope
@@ -20,7 +20,7 @@ from mainspring.triggers import limits, prompts
 from mainspring.triggers.explain import RuleVerdict, verdict_of
 from mainspring.triggers.limits import Pace, Pass, TooOften
 from mainspring.triggers.matcher import card_of, facts_of
-from mainspring.triggers.model import Launch, Outlook, Remark, RuleVersion, Will, Wont
+from mainspring.triggers.model import Launch, Outlook, Promote, Remark, RuleVersion, Webhook, Will, Wont
 from mainspring.triggers.prompts import Missing, TooLong
 
 LAST_DEFAULT: Final = 200
@@ -148,7 +148,15 @@ class _Play:
             return Wont(f"held: the rule would be paused: {often.because}")
         self.fired_on[on] = event.occurred_at
         self.fired.append(event.occurred_at)
-        return Will(f"{'launch' if isinstance(action, Launch) else 'pin to'} {action.agent}")
+        match action:
+            case Launch(agent=agent):
+                return Will(f"launch {agent}")
+            case Promote(agent=agent):
+                return Will(f"pin to {agent}")
+            case Webhook(url=url):
+                return Will(f"send to {url}")
+            case _:
+                assert_never(action)
 
     def _pace(self, now: datetime, on: str | None) -> Pace:
         while self.fired and now - self.fired[0] >= timedelta(hours=1):

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from mainspring.triggers import prompts
 from mainspring.triggers.findings import Findings
-from mainspring.triggers.model import Definition, Known, Launch, Promote, Remark
+from mainspring.triggers.model import Definition, Known, Launch, Options, Promote, Remark, Webhook, agent_of
 from mainspring.triggers.terms import ACTOR_CLASSES, EVERYONE, RULE_KINDS, TermName, Terms, carried_by
 
 # Can it ever fire? ----------------------------------------------------------------------------------------------
@@ -45,12 +45,21 @@ def _does(found: Findings, definition: Definition) -> None:
                 found.add("/do/promote", f"can never happen: {', '.join(sorted(kinds))} has no card")
             if kinds == {"card.deleted"}:
                 found.add("/do/promote", "can never happen: a deleted card is not there to pin")
-            if options.while_running != "allow":
-                found.add("/options/while_running", "is for a rule that launches")
-            if options.queued_timeout_seconds is not None:
-                found.add("/options/queued_timeout_seconds", "is for a rule that launches")
+            _only_for_launches(found, options)
+        case Webhook():
+            _only_for_launches(found, options)
+            for name in ("consume_label", "cooldown_seconds", "max_per_hour"):
+                if getattr(options, name):
+                    found.add(f"/options/{name}", "is for a rule that launches or promotes")
         case _:
             assert_never(action)
+
+
+def _only_for_launches(found: Findings, options: Options) -> None:
+    if options.while_running != "allow":
+        found.add("/options/while_running", "is for a rule that launches")
+    if options.queued_timeout_seconds is not None:
+        found.add("/options/queued_timeout_seconds", "is for a rule that launches")
 
 
 def _no_kind(terms: Terms) -> tuple[str, str]:
@@ -114,17 +123,17 @@ def _contradictions(terms: Terms) -> Iterable[tuple[TermName, str]]:
 def handles_of(definition: Definition) -> frozenset[str]:
     """Return the handles that a rule names."""
     actors = definition.terms.actors - ACTOR_CLASSES.keys() - {EVERYONE}
-    return actors | definition.terms.agents | {definition.action.agent}
+    agent = agent_of(definition.action)
+    return actors | definition.terms.agents | (frozenset() if agent is None else {agent})
 
 
 def remarks_on(definition: Definition, known: Known) -> list[Remark]:
     """Look a rule's names up. Raise Invalid when it could not fire, or only to die; return what else is unknown."""
     found, remarks = Findings(), list[Remark]()
-    if known.accounts.get(definition.action.agent) != "agent":
-        found.add(
-            f"/do/{definition.action.kind}/agent",
-            f"no agent {definition.action.agent}{_meant_account(definition, known)}",
-        )
+    agent = agent_of(definition.action)
+    if agent is not None and known.accounts.get(agent) != "agent":
+        meant = ": that is no agent's handle" if agent in known.accounts else ""
+        found.add(f"/do/{definition.action.kind}/agent", f"no agent {agent}{meant}")
     for term, unknown, every in _unknown(definition.terms, known):
         listed = ", ".join(sorted(unknown))
         if every:
@@ -167,7 +176,3 @@ def _unknown(terms: Terms, known: Known) -> Iterable[tuple[TermName, frozenset[s
     for term, values in there.items():
         if unknown := terms.values(term) - values:
             yield term, unknown, unknown == terms.values(term)
-
-
-def _meant_account(definition: Definition, known: Known) -> str:
-    return ": that is no agent's handle" if definition.action.agent in known.accounts else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,8 +16,8 @@ from mainspring.db import Database, Scope, unique_violation
 from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx, VersionConflict
 from mainspring.spine.errors import BadData
-from mainspring.triggers import checks, rehearsal, sense, verbs
-from mainspring.triggers.model import Definition, Remark, Rule, RuleVersion
+from mainspring.triggers import checks, rehearsal, sense, verbs, webhook
+from mainspring.triggers.model import Definition, Remark, Rule, RuleVersion, Webhook
 from mainspring.triggers.rehearsal import Rehearsal
 
 
@@ -27,10 +27,12 @@ class Written:
 
     rule: Rule
     remarks: tuple[Remark, ...] = ()
+    secret: str | None = field(default=None, repr=False)  # what its webhook is signed with, told this once
 
     def as_json(self) -> dict[str, Any]:
         """Return the answer to whoever wrote it."""
-        return self.rule.as_json() | {"remarks": [remark.as_json() for remark in self.remarks]}
+        told = {"remarks": [remark.as_json() for remark in self.remarks], "secret": self.secret}
+        return self.rule.as_json() | told
 
 
 BECAUSE_LENGTH_MAX: Final = 500
@@ -61,7 +63,8 @@ class RuleService:
         async with self._writing(actor, definition.name) as tx:
             remarks = sense.remarks_on(definition, await verbs.known_in(tx.handle, tx.tenant, definition))
             rule = await verbs.create_rule(tx, definition, actor, enabled=enabled)
-        return Written(_with_seq(rule, tx), tuple(remarks))
+            secret = await _keep_secret(tx, rule)
+        return Written(_with_seq(rule, tx), tuple(remarks), secret)
 
     async def list(self, tenant: UUID, *, after: UUID | None = None, limit: int = 50) -> list[Rule]:
         """Return the tenant's rules behind `after`, oldest first."""
@@ -89,7 +92,8 @@ class RuleService:
             remarks = sense.remarks_on(definition, await verbs.known_in(tx.handle, tx.tenant, definition))
             on = rule.enabled if enabled is None else enabled
             rule = await verbs.change_rule(tx, rule, definition, actor, enabled=on)
-        return Written(_with_seq(rule, tx), tuple(remarks))
+            secret = await _keep_secret(tx, rule)
+        return Written(_with_seq(rule, tx), tuple(remarks), secret)
 
     async def enable(self, actor: Actor, ref: str, *, expected_version: int | None = None) -> Rule:
         """Switch the rule on: it judges what comes after. Raises NotFound and VersionConflict."""
@@ -187,6 +191,12 @@ class RuleService:
             if unique_violation(error) != "rules_name":
                 raise
             raise Conflict(f"there is a rule named {name!r} already", code="rule_name_taken") from error
+
+
+async def _keep_secret(tx: Tx, rule: Rule) -> str | None:
+    """Return the secret that a rule is given when it first calls a webhook, and None ever after."""
+    calls = isinstance(rule.definition.action, Webhook)
+    return await webhook.keep_secret(tx, rule.id) if calls else None
 
 
 def _as_if(definition: Definition, rule_id: UUID, version: int) -> RuleVersion:

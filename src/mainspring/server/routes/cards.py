@@ -128,8 +128,8 @@ class CardPage(BaseModel):
 class WakeOut(BaseModel):
     """What the move would owe, and what would come of it."""
 
-    do: str = Field(description="launch or promote")
-    agent: str
+    do: str = Field(description="launch, promote or webhook")
+    agent: str | None = Field(description="None: a webhook is about no agent")
     rule: RuleNamed | None = Field(description="None: the card's pin launches")
     because: str
     happens: bool

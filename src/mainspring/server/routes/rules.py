@@ -28,7 +28,7 @@ from mainspring.server.rule_shapes import (
 from mainspring.server.versions import IfMatch, etag, expected
 from mainspring.triggers.model import Rule
 from mainspring.triggers.rehearsal import LAST_DEFAULT, LAST_MAX
-from mainspring.triggers.service import RuleService
+from mainspring.triggers.service import RuleService, Written
 
 
 class _Named(StringConvertor):
@@ -52,6 +52,14 @@ def _rules(request: Request) -> RuleService:
 def _answer(response: Response, rule: Rule) -> dict[str, Any]:
     response.headers.update(etag(rule.version))
     return rule.as_json()
+
+
+def _written(response: Response, written: Written) -> dict[str, Any]:
+    """Answer with a rule as it was written; an answer that holds its secret is kept nowhere."""
+    _answer(response, written.rule)
+    if written.secret is not None:
+        response.headers["Cache-Control"] = "no-store"
+    return written.as_json()
 
 
 def _enabled(body: dict[str, Any]) -> bool | None:
@@ -95,8 +103,7 @@ async def create_rule(
     enabled = _enabled(body)
     written = await _rules(request).create(caller.actor, body, enabled=enabled is not False)
     response.headers["Location"] = f"{request.url.path.rstrip('/')}/{written.rule.id}"
-    _answer(response, written.rule)
-    return written.as_json()
+    return _written(response, written)
 
 
 @router.post("/test", response_model=RehearsalOut)
@@ -129,8 +136,7 @@ async def edit_rule(
     """Replace name, when, do or options, each as a whole. What came before is judged as it was."""
     seen, enabled = expected(if_match, _expected_version(body)), _enabled(body)
     written = await _rules(request).edit(caller.actor, rule, body, enabled=enabled, expected_version=seen)
-    _answer(response, written.rule)
-    return written.as_json()
+    return _written(response, written)
 
 
 @router.post("/{rule}/enable", response_model=RuleOut)

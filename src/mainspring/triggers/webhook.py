@@ -1,0 +1,106 @@
+"""The webhook: takes a claimed `webhook` row, leaves the event sent to the rule's address and the row settled by the answer.
+
+Whether the rule still is to be carried out is read in a short transaction, which is over before anything is sent. If it dies
+after sending, the outcome is not known: another worker sends the same bytes again under the same `webhook-id`, by which the
+receiver can tell. A host that does not answer is down for all rules that call it (see `spine/breaker.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from mainspring.rooms import ServerSpine, Tx
+from mainspring.spine.effects import Deferred, Effect, EffectKind, Failed, NewEffect, Outcome
+from mainspring.spine.errors import OutcomeUnknown, Transient
+from mainspring.spine.events import Event
+from mainspring.triggers import acting, hooks
+from mainspring.triggers.acting import Stop
+from mainspring.triggers.hooks import SECRET_BYTES, Message
+from mainspring.triggers.model import Cards, RuleVersion, Webhook
+from mainspring.triggers.outbound import TIMEOUT_SECONDS, Outbound
+from mainspring.triggers.verbs import SQL
+
+_KEEP_SECRET = SQL["keep_secret"]
+_SIGNING = SQL["signing"]
+
+WEBHOOK: Final = EffectKind(name="webhook", lease_seconds=60)
+_ASK_AGAIN_SECONDS: Final = 5.0
+
+assert WEBHOOK.lease_seconds > TIMEOUT_SECONDS
+
+
+def owed_by(event: Event, version: RuleVersion) -> NewEffect:
+    """Return what a rule that calls a webhook owes for an event that it matches."""
+    assert isinstance(version.action, Webhook)
+    place = hooks.place_of(version.action.url)
+    return NewEffect(
+        WEBHOOK.name,
+        key=f"{event.seq}:{version.rule_id}",
+        payload={},
+        target="" if isinstance(place, str) else place.target,
+        event_seq=event.seq,
+        rule_id=version.rule_id,
+        rule_version=version.version,
+    )
+
+
+async def keep_secret(tx: Tx, rule_id: UUID) -> str | None:
+    """Give a rule its secret, and return it this once; None when it has one already."""
+    made = "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+    kept: str | None = await tx.handle.fetchval(_KEEP_SECRET, tx.tenant, rule_id, made)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What is to be sent, and the moment at which it was signed."""
+
+    message: Message
+    now: datetime
+
+
+class Caller:
+    """Carries a `webhook` out."""
+
+    def __init__(self, spine: ServerSpine, cards: Cards, outbound: Outbound) -> None:
+        self._spine = spine
+        self._cards = cards
+        self._outbound = outbound
+
+    async def __call__(self, effect: Effect) -> Outcome:
+        """Send the event that this effect is about, if it is still to be sent."""
+        try:
+            async with self._spine.open(effect.tenant_id) as tx:
+                begun = await self._begin(tx, effect)
+        except (Transient, OutcomeUnknown) as error:
+            # our own database is away, which is nothing against the place that was to be called
+            return Deferred(f"{type(error).__name__}: {error}", after_seconds=_ASK_AGAIN_SECONDS)
+        if isinstance(begun, Stop):
+            return begun.outcome
+        return hooks.outcome_of(await self._outbound.post(begun.message, now=begun.now))
+
+    async def _begin(self, tx: Tx, effect: Effect) -> _Ready | Stop:
+        begun = await acting.begin(self._spine.store, tx, effect)
+        if isinstance(begun, Stop):
+            return begun
+        if begun.options.recheck:
+            card = await acting.card_now(self._cards, tx, begun)
+            if isinstance(card, Stop):
+                return card
+        assert isinstance(begun.rule.action, Webhook)
+        place = hooks.place_of(begun.rule.action.url)
+        if isinstance(place, str):
+            return Stop(Failed(f"the rule's url {place}"))
+        row = await tx.handle.fetchrow(_SIGNING, tx.tenant, effect.rule_id)
+        if row is None:
+            return Stop(Failed("the rule has no secret to sign with"))
+        body = hooks.body_of(begun.event, begun.rule)
+        message = hooks.message_of(
+            place, body, id_=effect.idempotency_key, secret=row["secret"], now=row["now"]
+        )
+        return _Ready(message, row["now"])

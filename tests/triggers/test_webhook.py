@@ -1,0 +1,277 @@
+"""Rules that call a webhook: the whole way, from a moved card to what a real server was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from mainspring.rooms import Invalid
+from mainspring.spine.breaker import FAILURES_MAX, OPEN
+from mainspring.spine.effects import EffectRow
+from mainspring.spine.events import Cause
+from mainspring.spine.ports import ClaimRequest
+from mainspring.triggers.model import DEPTH_MAX
+from mainspring.triggers.outbound import Outbound
+from mainspring.triggers.service import Written
+from mainspring.triggers.webhook import Caller
+from tests.triggers.conftest import House
+from tests.triggers.hook_server import HookServer, hook_server, plain
+
+READY = {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["doing"]}
+
+
+@pytest.fixture
+async def hook() -> AsyncIterator[HookServer]:
+    async with hook_server() as made:
+        yield made
+
+
+async def rule(house: House, url: str, name: str = "hook", **options: Any) -> Written:
+    body = {"name": name, "when": READY, "do": {"webhook": {"url": url}}, "options": options}
+    return await house.rules.create(house.ana, body)
+
+
+async def moved(house: House, title: str = "mend it") -> None:
+    card = await house.card(title, board="OPS")
+    await house.move(card, "doing")
+
+
+async def rows(house: House) -> list[EffectRow]:
+    async with house.db.tenant(house.tenant) as scope:
+        return await house.spine.store.effects(scope, house.tenant, kind="webhook", limit=1000)
+
+
+async def replay(house: House, row: EffectRow, *, new_key: bool) -> None:
+    async with house.db.tenant(house.tenant) as scope:
+        await house.spine.store.replay(scope, house.tenant, {row.id: new_key})
+        await house.spine.store.make_due(scope, [(house.tenant, row.id)])
+
+
+async def test_what_matched_is_sent_signed_with_the_secret_that_was_shown(house: House, hook: HookServer):
+    made = await rule(house, hook.url())
+    assert made.secret is not None
+    await moved(house)
+    await house.spine.run_once()
+    [got] = hook.received
+    told = Webhook(made.secret).verify(got.body, got.headers)
+    event = await house.last("card.moved")
+    assert told["type"] == "card.moved"
+    assert told["rule"] == {"id": str(made.rule.id), "name": "hook", "version": 1}
+    assert (told["data"]["seq"], told["data"]["data"]["to"]) == (event.seq, "doing")
+    assert told["data"]["data"]["card"]["title"] == "mend it"
+    [row] = await rows(house)
+    assert (row.state.value, row.outcome, row.key) == ("done", "answered 204", f"{event.seq}:{made.rule.id}")
+    assert row.target == f"127.0.0.1:{hook.port}"
+
+
+async def test_the_secret_is_told_once_and_stands_in_no_rule_and_no_event(house: House, hook: HookServer):
+    made = await rule(house, hook.url())
+    assert made.secret is not None
+    edited = await house.rules.edit(house.ana, "hook", {"do": {"webhook": {"url": hook.url(path="/other")}}})
+    assert edited.secret is None
+    shown = await house.rules.show(house.tenant, "hook")
+    told = json.dumps([shown.as_json(), [dict(event.data) for event in await house.events()]])
+    assert made.secret not in told
+    assert made.secret not in repr(made)
+    await moved(house)
+    await house.spine.run_once()
+    assert Webhook(made.secret).verify(hook.received[0].body, hook.received[0].headers)
+
+
+async def test_a_rule_that_comes_to_call_a_webhook_is_given_its_secret_then(house: House, hook: HookServer):
+    await house.rule(READY, name="was a launch")
+    edited = await house.rules.edit(house.ana, "was a launch", {"do": {"webhook": {"url": hook.url()}}})
+    assert edited.secret is not None
+
+
+async def test_each_attempt_sends_the_same_event_under_the_same_id(house: House, hook: HookServer):
+    await rule(house, hook.url())
+    hook.answers = [plain(500, b"oops"), plain(503), plain(200)]
+    await moved(house)
+    for _ in range(3):
+        await house.spine.run_once()
+        await house.later(seconds=60)
+    assert len(hook.received) == 3
+    assert len({got.headers["webhook-id"] for got in hook.received}) == 1
+    assert len({json.loads(got.body)["data"]["id"] for got in hook.received}) == 1
+    [row] = await rows(house)
+    assert (row.state.value, row.attempts) == ("done", 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "came_to"),
+    [
+        (410, {}, ("dead", "failed", 1)),
+        (404, {}, ("dead", "failed", 1)),
+        (302, {"location": "http://example.com/"}, ("dead", "failed", 1)),
+        (429, {"retry_after": "30"}, ("pending", "deferred", 0)),
+        (429, {}, ("pending", "retry", 1)),
+        (503, {"retry_after": "30"}, ("pending", "retry", 1)),
+    ],
+)
+async def test_what_it_answers_decides(
+    house: House, hook: HookServer, status: int, headers: dict[str, str], came_to: tuple[str, str, int]
+):
+    await rule(house, hook.url())
+    hook.answers = [plain(status, b"because", **headers)]
+    await moved(house)
+    await house.spine.run_once()
+    [row] = await rows(house)
+    assert (row.state.value, row.outcome, row.attempts) == came_to
+    assert row.error is not None
+    assert row.error.startswith(f"answered {status}")
+    assert len(hook.received) == 1
+
+
+async def test_an_operators_new_key_is_a_new_id_and_the_old_key_the_old_one(house: House, hook: HookServer):
+    await rule(house, hook.url())
+    hook.answers = [plain(410)]
+    await moved(house)
+    for new_key in (None, False, True):
+        if new_key is not None:
+            await replay(house, (await rows(house))[0], new_key=new_key)
+        await house.spine.run_once()
+    first, same, new = (got.headers["webhook-id"] for got in hook.received)
+    assert first == same != new
+
+
+async def test_a_rule_that_is_off_or_gone_by_then_sends_nothing(house: House, hook: HookServer):
+    await rule(house, hook.url(), "off")
+    await rule(house, hook.url(), "gone")
+    await moved(house)
+    await house.spine.drain.run_once()
+    await house.rules.disable(house.ana, "off")
+    await house.rules.delete(house.ana, "gone")
+    await house.spine.run_once()
+    assert {row.outcome for row in await rows(house)} == {"dropped(rule disabled)", "dropped(rule deleted)"}
+    assert hook.received == []
+
+
+async def test_what_a_paused_rule_owes_is_held_and_sent_when_it_is_resumed(house: House, hook: HookServer):
+    await rule(house, hook.url())
+    await house.rules.pause(house.ana, "hook", because="too loud")
+    await moved(house)
+    await house.spine.run_once()
+    [row] = await rows(house)
+    assert (row.outcome, row.not_before) == ("held", None)
+    await house.rules.resume(house.ana, "hook", owed="run")
+    await house.spine.run_once()
+    assert len(hook.received) == 1
+
+
+async def test_an_event_that_was_too_long_ago_is_not_sent(house: House, hook: HookServer):
+    await rule(house, hook.url(), max_event_age_seconds=60)
+    await moved(house)
+    await house.later(seconds=61)
+    await house.spine.run_once()
+    [row] = await rows(house)
+    assert "max_event_age_seconds" in str(row.outcome)
+    assert hook.received == []
+
+
+async def test_with_recheck_a_card_that_no_longer_matches_is_not_sent(house: House, hook: HookServer):
+    await rule(house, hook.url(), recheck=True)
+    card = await house.card("t", board="OPS")
+    card = await house.move(card, "doing")
+    await house.spine.drain.run_once()
+    await house.move(card, "done")
+    await house.spine.run_once()
+    [row] = await rows(house)
+    assert str(row.outcome).startswith("dropped(no longer matches")
+    assert hook.received == []
+
+
+async def test_a_chain_of_causes_that_is_too_long_calls_nobody(house: House, hook: HookServer):
+    await rule(house, hook.url())
+    card = await house.card("t", board="OPS")
+    deep = house.system(Cause(seq=1, depth=DEPTH_MAX))
+    await house.move(card, "doing", by=deep)
+    await house.spine.run_once()
+    assert await rows(house) == []
+    verdict = (await house.verdicts(await house.last("card.moved")))["hook"]
+    assert verdict.failed_term == "depth"
+
+
+async def test_a_private_address_is_a_dead_letter_and_nothing_was_sent(house: House, hook: HookServer):
+    await rule(house, hook.url("localhost"))
+    await moved(house)
+    await house.spine.drain.run_once()
+    [effect] = (
+        await house.spine.store.claim(ClaimRequest(worker="w", lease_seconds={"webhook": 60.0}, limit=1))
+    ).effects
+    outcome = await Caller(house.spine, None, Outbound())(effect)  # type: ignore[arg-type]
+    assert "webhook_allow_private" in outcome.error  # type: ignore[union-attr]
+    assert hook.received == []
+
+
+async def test_a_host_that_is_away_is_found_down_and_costs_its_rows_nothing(house: House, hook: HookServer):
+    async with hook_server() as away:
+        await rule(house, away.url(), "away")
+    await rule(house, hook.url(), "there")
+    for n in range(FAILURES_MAX + 3):
+        await moved(house, f"card {n}")
+    await house.spine.run_once()
+    await house.later(seconds=OPEN.cap_seconds * 1.3)
+    await house.spine.run_once()
+    found = [row for row in await rows(house) if row.target == f"127.0.0.1:{away.port}"]
+    assert sum(row.attempts for row in found) == FAILURES_MAX
+    assert {row.state.value for row in found} == {"pending"}
+    assert len(hook.received) == FAILURES_MAX + 3
+    async with house.db.tenant(house.tenant) as scope:
+        [breaker] = await house.spine.store.breakers(scope, house.tenant)
+    assert breaker.target == f"127.0.0.1:{away.port}"
+    assert breaker.open_until is not None
+    assert "ConnectError" in str(breaker.error)
+
+
+# what a rule may say ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "pointer"),
+    [
+        ({"webhook": {}}, "/do/webhook/url"),
+        ({"webhook": {"url": "ftp://example.com"}}, "/do/webhook/url"),
+        ({"webhook": {"url": "https://u:p@example.com"}}, "/do/webhook/url"),
+        ({"webhook": {"url": 7}}, "/do/webhook/url"),
+        ({"webhook": {"url": "https://example.com", "method": "GET"}}, "/do/webhook/method"),
+        ({"webhook": "https://example.com"}, "/do/webhook"),
+        ({"webhook": {"url": "https://example.com"}, "promote": {"agent": "echo"}}, "/do"),
+    ],
+)
+async def test_an_address_that_nothing_can_be_sent_to_is_refused(house: House, do: Any, pointer: str):
+    with pytest.raises(Invalid) as refused:
+        await house.rules.create(house.ana, {"name": "x", "when": READY, "do": do})
+    assert pointer in {error.pointer for error in refused.value.errors}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"consume_label": True},
+        {"cooldown_seconds": 5},
+        {"max_per_hour": 5},
+        {"while_running": "skip"},
+        {"queued_timeout_seconds": 5},
+    ],
+)
+async def test_what_speaks_of_launches_is_refused(house: House, options: dict[str, Any]):
+    with pytest.raises(Invalid, match="is for a rule that launches"):
+        await rule(house, "https://example.com/", **options)
+
+
+async def test_it_is_tried_out_without_sending_anything(house: House, hook: HookServer):
+    await rule(house, hook.url())
+    await moved(house)
+    tried = await house.rules.test(house.tenant, "hook", last=50)
+    assert [line.then for line in tried.lines if line.happens] == [f"send to {hook.url()}"]
+    card = await house.card("later", board="OPS")
+    preview = await house.preview.move(house.ana, card.key, "doing")
+    assert [(wake.do, wake.agent, wake.then) for wake in preview.wakes] == [
+        ("webhook", None, f"is sent to {hook.url()}")
+    ]
+    assert hook.received == []
