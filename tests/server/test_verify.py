@@ -120,6 +120,26 @@ async def taken(world):
     return claimed.effects
 
 
+async def limits_and_pins(world):
+    """A rule that is paused by its limit, one that was paused and resumed, and one that promotes."""
+    updated = {**RULE, "when": {"kinds": ["card.updated"]}}
+    await world.post("rules", {**updated, "name": "limited", "options": {"max_per_hour": 1}})
+    await world.post("rules", {**updated, "name": "resumed"})
+    promoting = {"kinds": ["card.labeled"], "labels_added": ["scribe"]}
+    await world.post("rules", {"name": "pins", "when": promoting, "do": {"promote": {"agent": "scribe"}}})
+    await world.post("rules/resumed/pause", {"because": "to see what waits"})
+    await world.post("cards", {"board": "OPS", "title": "limits"})
+    for n in range(2):
+        await world.call("PATCH", "cards/OPS-1", json={"priority": n + 1})
+    await world.settle()
+    await world.post("rules/resumed/resume", {"owed": "run"})
+    await world.call("POST", "cards/OPS-1/labels", json={"add": ["scribe"]})
+    await world.settle()
+    for run in (await world.get("runs"))["data"]:
+        await world.post(f"runs/{run['id']}/cancel")
+    await world.settle()
+
+
 async def happened(world: World, superuser: asyncpg.Connection) -> None:
     """Let a little of everything happen; leave some of it under way."""
     operator = world.actors["operator"]
@@ -133,6 +153,7 @@ async def happened(world: World, superuser: asyncpg.Connection) -> None:
     await world.call("PATCH", "rules/edited", json={"when": {"kinds": ["card.promoted"]}})
     await world.post("rules/edited/disable")
     await world.call("DELETE", "rules/deleted")
+    await limits_and_pins(world)
     for outcome in ("done", "failed", "blocked", "cancelled"):
         await moved(world)
         await (await world.runner("echo")).work(outcome, error="x" if outcome == "failed" else None)
@@ -155,9 +176,9 @@ async def happened(world: World, superuser: asyncpg.Connection) -> None:
     await world.post("desk/discard", {"ids": letters[1:2], "reason": "nobody to write to"})
     await moved(world, "ready", agent="echo")  # dispatched, and queued
     await world.post("cards", {"board": "OPS", "title": "gone", "labels": ["old"]})
-    await world.call("DELETE", "cards/OPS-11")
+    await world.call("DELETE", "cards/OPS-12")
     await world.post("cards", {"board": "OPS", "title": "one-shot"})
-    await world.call("POST", "cards/OPS-12/labels", json={"add": ["go", "later"]})
+    await world.call("POST", "cards/OPS-13/labels", json={"add": ["go", "later"]})
     await world.settle()
     await begun(world)  # under way
     await moved(world, settle=False)
@@ -356,8 +377,7 @@ async def test_a_lost_effect_is_found_by_the_event_that_owes_it(history, corrupt
     await corrupt("delete from mainspring.effects where tenant_id = $1 and state = 'pending'")
     found = await found_in(history)
     assert list(found) == ["I-1"]
-    assert "card.moved owes launch" in found["I-1"][0]
-    assert "nothing stands for it" in found["I-1"][0]
+    assert any("card.moved owes launch" in one and "nothing stands for it" in one for one in found["I-1"])
     assert await found_in(history, since=10_000) == {}
 
 
@@ -459,7 +479,7 @@ CORRUPTIONS = {
         "update mainspring.rule_versions set terms = '{\"kinds\": [\"card.created\"]}' where tenant_id = $1", "shape", "does not say so",
     ),
     "rule switched off": (
-        "update mainspring.rules set enabled = false where tenant_id = $1", "shape", "and its last version is",
+        "update mainspring.rules set enabled = false, paused_at = null, paused_because = null where tenant_id = $1", "shape", "and its last version is",
     ),
     # effects
     "event of a launch forgotten": (f"update mainspring.effects set event_seq = null where {A_LAUNCH}", "I-2", "names no event"),
@@ -599,7 +619,8 @@ OVERDUE = {
     ),
     "an effect that nobody takes": (
         """with due as (update mainspring.due_tenants set next_due = '-infinity' where tenant_id = $1)
-           update mainspring.effects set not_before = clock_timestamp() - interval '3 h' where tenant_id = $1 and state = 'pending'""",
+           update mainspring.effects set not_before = clock_timestamp() - interval '3 h'
+            where tenant_id = $1 and state = 'pending' and not_before < 'infinity'""",
         "1 pending effects of kind launch are due, and nobody takes them, the oldest for 03:00:00",
     ),
     "events that nobody drains": (

@@ -625,6 +625,21 @@ async def test_what_must_not_happen_twice_is_not_run_again_after_a_crash(shop: S
     assert len(charged) == 1
 
 
+async def test_what_must_not_happen_twice_is_not_handed_back_by_a_worker_that_never_looked_at_it(shop: Shop):
+    shop.spine.effect("charge", idempotent=False, lease_seconds=LEASE)(lambda _: pytest.fail("run twice"))
+    tenant = await shop.hands.tenant()
+    await shop.hands.owe_one(tenant, "charge", key="42")
+    await die_with_it(shop.hands, "charge")
+    worker = shop.spine.worker
+    assert await worker.take() == 1
+    worker.close()
+    for held in worker._in_hand.values():
+        held.task.cancel()  # as a stop does whose grace is over, before the task's first step
+    await worker._empty.wait()
+    row = await shop.row(tenant, kind="charge")
+    assert (row.state, row.outcome, row.crashes) == (EffectState.DEAD, "unknown", 1)
+
+
 async def test_a_crash_of_a_neighbour_costs_an_effect_no_attempt(shop: Shop):
     tenant = await shop.hands.tenant()
     await shop.hands.owe(tenant, *(NewEffect("mail", key=f"{n}") for n in range(20)))

@@ -340,6 +340,9 @@ class Worker(Generic[H]):
 
     def _hand_back(self, executor: Executor[H], held: InHand) -> Finished:
         """Shutting down: what cannot have happened waits for another worker, what may have is said to be unknown."""
+        buried = bury_crashed(held.effect, executor.kind)
+        if buried is not None:  # not looked at yet: handed back, the next claim would not know of the crash
+            return Finished(effect=held.effect, settlement=buried)
         acted = held.executed and not executor.kind.idempotent
         outcome: Outcome = (
             Unknown("cut short by a shutdown") if acted else Deferred("shutting down", after_seconds=0.0)
