@@ -187,3 +187,34 @@ async def test_explain_says_since_when_a_run_waits_for_an_answer_and_what_it_ask
     assert f"is waiting for an answer since {since}" in story["summary"]
     [told] = story["runs"]
     assert told["standing"] == f"is waiting for an answer since {since}"
+
+
+async def test_verify_finds_a_run_that_nobody_could_answer_and_a_question_that_nobody_waits_for(
+    asking, admin
+):
+    world, run = asking.world, asking.run
+    await asking.say("complete", outcome="needs_input", question="Which region?")
+    await world.settle()
+    assert (await world.get("verify"))["ok"]
+    await admin.execute(
+        "update mainspring.asks set state = 'closed', ended_at = clock_timestamp() where tenant_id = $1",
+        world.tenant,
+    )
+    assert await found(world) == [
+        f"run {run['id']} needs input, and no question of it is open whose answer would queue it"
+    ]
+    await admin.execute(
+        "update mainspring.asks set state = 'open', ended_at = null where tenant_id = $1", world.tenant
+    )
+    await admin.execute(
+        "update mainspring.runs set state = 'done', ended_at = clock_timestamp() where tenant_id = $1",
+        world.tenant,
+    )
+    [ask] = (await world.get("asks"))["data"]
+    assert f"run {run['id']} is done, and its question {ask['id']} is open" in await found(world)
+
+
+async def found(world: Any) -> list[str]:
+    """What verify finds wrong with questions."""
+    checks = (await world.get("verify"))["checks"]
+    return [what for check in checks if "question" in check["what"] for what in check["violations"]]

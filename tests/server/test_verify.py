@@ -98,11 +98,14 @@ async def moved(world, to="doing", *, settle=True, **more):
     return card
 
 
-async def begun(world):
-    """A run that its runner has begun."""
+async def begun(world, question=None):
+    """A run that its runner has begun, and that asks something."""
     runner = await world.runner("echo")
     run = await runner.claim()
-    await runner.post(f"runs/{run['id']}/heartbeat", {"claim_id": run["claim_id"]})
+    claim = {"claim_id": run["claim_id"]}
+    await runner.post(f"runs/{run['id']}/heartbeat", claim)
+    if question is not None:
+        await runner.post(f"runs/{run['id']}/ask", {**claim, "request_id": run["id"], "question": question})
     return run
 
 
@@ -180,7 +183,7 @@ async def happened(world: World, superuser: asyncpg.Connection) -> None:
     await world.post("cards", {"board": "OPS", "title": "one-shot"})
     await world.call("POST", "cards/OPS-13/labels", json={"add": ["go", "later"]})
     await world.settle()
-    await begun(world)  # under way
+    await begun(world, "Go on?")  # under way
     await moved(world, settle=False)
     await drained(world)
     assert len(await taken(world)) == 1  # being done

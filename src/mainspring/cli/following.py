@@ -113,13 +113,15 @@ def _message(lines: list[str]) -> Message:
 def line_of(event: Mapping[str, Any]) -> str:
     """Return an event in a line: its seq, when, what, about what, and by whom."""
     said = event["data"]
-    card, run = said.get("card") or {}, said.get("run") or {}
+    card, run, ask = said.get("card") or {}, said.get("run") or {}, said.get("ask") or {}
     about = card.get("key") or event["subject"]
     what = [
         f"{said['from']} → {said['to']}" if "from" in said and "to" in said else "",
         " ".join([*(f"+{one}" for one in said.get("added") or ()), *(f"-{one}" for one in said.get("removed") or ())]),
         run.get("agent") or "",
         run.get("error") or "",
+        ask.get("question") or "",
+        f"answered: {ask['answer']}" if ask.get("answer") else "",
     ]  # fmt: skip
     by = (said.get("actor") or {}).get("handle")
     parts = [str(event["seq"]), event["occurred_at"], event["kind"], about, *what, f"by {by}" if by else ""]

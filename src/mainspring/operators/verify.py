@@ -54,6 +54,7 @@ _CHECKS: Final = (
     _Asks("I-4", "this server may drain the log", "log_may_be_drained", ("engine_version",)),
     _Asks("I-5", "a run is in the state that its last event says", "runs_are_as_told", ("run_states", "said_by")),
     _Asks("I-5", "a running run has an attempt open, and one that has ended has none", "attempts_are_open"),
+    _Asks("I-5", "a run that needs input waits for an open question, and none that has ended does", "questions_are_asked"),
     _Asks("I-5", "dead is said in the log, and left by a replay or a discard alone", "deaths_are_told"),
     _Asks("I-7", "attempts stay within their limit; dead has one of five reasons", "effects_attempts", ("kinds", "most")),
     _Asks("I-7", "a run's attempts stay within their limit", "runs_attempts", ("run_most",)),

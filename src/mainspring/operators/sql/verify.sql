@@ -265,6 +265,23 @@ with bad as (
 select (select count(*) from mainspring.runs where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
+-- name: questions_are_asked
+-- A lost run keeps its questions, for its replay; every other end closes them.
+with bad as (
+    select format('run %s needs input, and no question of it is open whose answer would queue it', r.id) as what
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.state = 'needs_input'
+       and not exists (select from mainspring.asks k
+                        where k.tenant_id = r.tenant_id and k.run_id = r.id and k.state = 'open' and k.released)
+    union all
+    select format('run %s is %s, and its question %s is open', r.id, r.state, k.id)
+      from mainspring.asks k
+      join mainspring.runs r on r.tenant_id = k.tenant_id and r.id = k.run_id
+     where k.tenant_id = $1 and k.state = 'open' and r.state in ('done', 'blocked', 'failed', 'cancelled', 'discarded')
+)
+select (select count(*) from mainspring.asks where tenant_id = $1) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
 -- name: deaths_are_told
 -- The last word of the log about an effect that has died, beside the effect. Dead ones are kept for ever.
 with told as (
