@@ -25,7 +25,8 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     """This process's own server (fsync off). It cannot be had when MAINSPRING_TEST_DATABASE_URL names another one."""
     folder = Path(tempfile.mkdtemp(prefix="ms-test-"))
     folder.chmod(0o711)  # as root, PostgreSQL runs as nobody and has to pass
-    server = EmbeddedPostgres(folder / "state", durable=False)
+    # statistics that come by themselves would keep a database from being used again, and plans from being the same twice
+    server = EmbeddedPostgres(folder / "state", durable=False, settings={"autovacuum": "off"})
     try:
         with server:
             yield server

@@ -273,6 +273,23 @@ async def test_the_first_heartbeat_of_a_run_given_up_as_never_begun_still_begins
     assert await place.state(run_id) == "running"
 
 
+async def test_a_question_of_a_run_given_up_as_never_begun_costs_what_it_has_spent_and_no_more(place):
+    run_id = await place.queue(await place.agent())
+    runner = await place.runner("coder")
+    await runner.begin()
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    await never_begun(place, runner, 4)
+    work = await runner.take()
+    await place.home.age(61)
+    await place.room.silence.expire_runs()
+    assert await place.state(run_id) == "lost"
+    await runner.complete(work, "needs_input", text="Go on?")
+    await place.room.asks.answer_run(place.admin, run_id, "yes")
+    run = (await place.room.runs.get(place.tenant, run_id)).run
+    assert (run.state, run.attempts, run.unbegun) == ("queued", 1, 0)
+
+
 class NoCards:
     """Boards that cannot be read in one tenant, whatever is wrong there."""
 

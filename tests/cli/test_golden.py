@@ -72,9 +72,10 @@ async def test_the_api_as_it_is(furnished):
 
 async def test_explain_draws_the_story(furnished):
     key = await moved(furnished)
-    ran = await until(furnished, "explain", key, what=lambda ran: "waiting for a runner" in ran.out)
+    launched = "owes launch (rule 'doing to echo' v1): done: launched echo"
+    ran = await until(furnished, "explain", key, what=lambda ran: launched in ran.out)
     assert f"card.moved: {key} todo → doing by operator" in ran.out
-    assert "owes launch (rule 'doing to echo' v1): done: launched echo" in ran.out
+    assert "waiting for a runner" in ran.out
     assert "\x1b" not in ran.out
     story = (await furnished.ok("explain", key, "--json")).json()
     assert story["noun"] == "card"

@@ -43,12 +43,6 @@ POLICY = RunPolicy(attempts_max=2, unbegun_max=2)
 REPLAYS_MAX = 2
 __all__ = ["DEAD", "FINAL"]
 RECORDED = OUTCOMES | {HANDED_BACK}
-# what a runner has no verb for yet
-NOT_SAID = {
-    (RunState.RUNNING, RunMove.ASK),
-    (RunState.NEEDS_INPUT, RunMove.ANSWER),
-    (RunState.NEEDS_INPUT, RunMove.CANCEL),
-}
 
 
 class Hand(NamedTuple):
@@ -114,7 +108,7 @@ class Model:
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
         """Everything that can happen next."""
-        for step_, after in (*self._time(world), *self._operator(world)):
+        for step_, after in (*self._time(world), *self._people(world)):
             yield step_, _plain(after)
         for n, hand in enumerate(world.hands):
             if n and hand == world.hands[0]:
@@ -123,7 +117,7 @@ class Model:
             for step_, after in moves:
                 yield step_, _plain(after)
 
-    # time and operators
+    # time and people
 
     def _time(self, world: World) -> Iterator[tuple[str, World]]:
         if world.state in HELD and not world.expired:
@@ -143,13 +137,15 @@ class Model:
             yield "no runner came", _written(world, _silent(world))
 
     @staticmethod
-    def _operator(world: World) -> Iterator[tuple[str, World]]:
+    def _people(world: World) -> Iterator[tuple[str, World]]:
         if can(world.state, RunMove.CANCEL) and not world.cancelled:
             state = step(world.state, RunMove.CANCEL)
             if state is world.state:
                 yield "operator: cancel", world._replace(cancelled=True)
             else:
                 yield "operator: cancel", _come(world, state)
+        if can(world.state, RunMove.ANSWER):
+            yield "a person answers", _come(world, step(world.state, RunMove.ANSWER))
         if can(world.state, RunMove.REPLAY) and world.replays < REPLAYS_MAX:
             again = _come(world, step(world.state, RunMove.REPLAY))
             yield (
@@ -246,6 +242,12 @@ class Model:
             return "every move is one of the table"
         if not 0 <= after.attempts <= POLICY.attempts_max:
             return "I-7: attempts stay within their limit"
+        if (
+            after.attempts < before.attempts
+            and not operators
+            and not any(h and h.last and h.attempt for h in before.hands)
+        ):
+            return "I-7: an attempt is given back by the claim that has begun it"
         if after.state is RunState.QUEUED and after.unbegun >= POLICY.unbegun_max:
             return "I-7: what is queued may be claimed once more"
         if after.state is RunState.QUEUED and after.attempts >= POLICY.attempts_max:
@@ -279,7 +281,9 @@ def _written(world: World, verdict: Conclusion) -> World:
     after = _come(world, verdict.state)
     attempts = world.attempts if verdict.attempts is None else verdict.attempts
     return after._replace(
-        attempts=attempts, later=verdict.delay_seconds > 0 and verdict.state is RunState.QUEUED
+        attempts=attempts,
+        unbegun=world.unbegun if world.state is RunState.CLAIMED else 0,
+        later=verdict.delay_seconds > 0 and verdict.state is RunState.QUEUED,
     )
 
 

@@ -387,7 +387,7 @@ def conclude(
                 return _give_back(run, completion, policy, random, returns)
             return Unchanged()
         case RunState.QUEUED | RunState.LOST if completion.outcome == "needs_input":
-            return _ask(run, completion, note={"late": True})
+            return _ask(run, completion, begun=begun, note={"late": True})
         case RunState.QUEUED | RunState.LOST:
             state = step(run.state, _MOVES[completion.outcome])
             return Conclusion(
@@ -414,14 +414,16 @@ def _settle(run: Run, completion: Completion, policy: RunPolicy, random: float, 
     return _try_again(run, completion, policy, random)
 
 
-def _ask(run: Run, completion: Completion, *, note: Mapping[str, Any] | None = None) -> Conclusion:
-    """Let a run go until its question is answered. That it asks spends no attempt."""
+def _ask(
+    run: Run, completion: Completion, *, begun: bool = True, note: Mapping[str, Any] | None = None
+) -> Conclusion:
+    """Let a run go until its question is answered. That it asks spends no attempt: the one that it began is given back."""
     if run.cancel_requested:
         return Conclusion(state=step(run.state, RunMove.STOP), error=completion.error)
     return Conclusion(
         state=step(run.state, RunMove.ASK),
         outcome=completion.text,
-        attempts=max(run.attempts - 1, 0),
+        attempts=max(run.attempts - 1, 0) if begun else run.attempts,
         note=note or {},
     )
 

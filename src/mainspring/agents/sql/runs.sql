@@ -121,12 +121,14 @@ update mainspring.runs
 -- name: conclude_run
 -- The finishing write: only while the run is in the state, and under the claim, that the decision was made on.
 -- One that is queued again waits for a runner as long as it did at first; one that has ended is nobody's exclusive run any
--- more, so that a replay is not refused for the run that has taken its place.
+-- more, so that a replay is not refused for the run that has taken its place. Claims in silence are counted in a row: a word
+-- of the last one, however late, is none.
 update mainspring.runs
    set state       = $5,
        outcome     = $6,
        error       = $7,
        attempts    = coalesce($9::integer, attempts),
+       unbegun     = case when $3 = 'claimed' then unbegun else 0 end,
        lease_until = null,
        not_before  = clock_timestamp() + make_interval(secs => $8::double precision),
        queued_until = case when $5 = 'queued'
