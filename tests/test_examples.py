@@ -6,6 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -26,6 +28,7 @@ async def run(example: str, *arguments: str) -> list[str]:
     return out.decode().splitlines()
 
 
+@pytest.mark.slow
 async def test_an_order_that_is_paid_gets_its_receipt_and_its_parcel(fresh_database):
     database = await fresh_database("empty")
     said = await run("orders.py", database.url)
@@ -51,5 +54,6 @@ async def test_an_order_that_is_paid_gets_its_receipt_and_its_parcel(fresh_datab
     assert again[-1] == "in the end: 2 receipts sent, 3 clocks left"
 
 
+@pytest.mark.slow
 async def test_without_an_address_the_shop_has_a_database_of_its_own():
     assert (await run("orders.py"))[-1] == "in the end: 2 receipts sent, 4 clocks left"

@@ -48,6 +48,7 @@ async def test_two_databases_of_one_test_share_nothing(fresh_database):
     await conn.close()
 
 
+@pytest.mark.slow
 async def test_a_database_with_other_rows_is_emptied_and_used_again(databases):
     reused = False
     for _ in range(

@@ -85,6 +85,7 @@ async def test_a_failing_file_leaves_no_trace_and_the_earlier_ones_stay(conn, tm
     assert [m.version for m in await migrate.apply(conn, [mended])] == [2]
 
 
+@pytest.mark.slow
 async def test_four_at_once_apply_each_file_once_even_a_concurrent_index(fresh_database, tmp_path):
     """A blocking lock would deadlock here: the waiters' snapshots hold up CREATE INDEX CONCURRENTLY."""
     database = await fresh_database("empty")

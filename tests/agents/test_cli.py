@@ -51,6 +51,7 @@ async def test_an_agents_life_from_the_command_line(cli, place):
     assert (await cli("agent", "show", "nobody"))[0] == 3
 
 
+@pytest.mark.slow
 async def test_a_runs_life_from_the_command_line(cli, place):
     agent = await place.agent(slots=2)
     run_id = str(await place.queue(agent))

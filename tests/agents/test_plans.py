@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncpg
+import pytest
 
 from mainspring.agents.rows import SQL
 from mainspring.ids import new_id
 
 
+@pytest.mark.slow
 async def test_looking_for_work_reads_no_finished_runs(fresh_database):
     """Ten thousand finished runs, and as many queued ones, must not be read to find the next."""
     database = await fresh_database("server")
@@ -49,6 +51,7 @@ async def test_looking_for_work_reads_no_finished_runs(fresh_database):
     await conn.close()
 
 
+@pytest.mark.slow
 async def test_what_a_claim_and_a_beat_ask_of_questions_reads_the_runs_own(fresh_database):
     """Ten thousand answered questions of others must not be read to find those of one run, or the open ones."""
     database = await fresh_database("server")

@@ -112,6 +112,7 @@ async def people(place, run_ids: list[UUID], dice: random.Random) -> None:
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_storm(place, seed):
     dice = random.Random(seed)

@@ -141,6 +141,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_any_json_is_taken_or_refused_and_never_breaks_the_check(fields):
     errors = []

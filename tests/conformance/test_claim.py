@@ -101,6 +101,7 @@ async def loud_and_quiet(hands: Hands, loud: int, quiet: int, backlog: int) -> t
     return crowds[0], crowds[1]
 
 
+@pytest.mark.slow
 async def test_ten_thousand_rows_of_one_tenant_do_not_delay_the_one_row_of_another(hands: Hands):
     _, [quiet] = await loud_and_quiet(hands, 1, 1, backlog=10_000)
     claimed = await hands.claim(limit=10)

@@ -113,6 +113,7 @@ async def test_a_settle_in_flight_is_not_reclaimed(ground: Ground) -> None:
     assert await ground.states() == {"a": "done"}
 
 
+@pytest.mark.slow
 async def test_a_settle_that_waits_for_a_reclaim_is_refused(ground: Ground) -> None:
     await ground.owe("a")
     [effect] = await ground.claim("first")
@@ -344,6 +345,7 @@ async def test_a_retry_makes_its_tenant_due_again(ground: Ground) -> None:
     assert [again.attempts for again in await ground.claim("w")] == [1]
 
 
+@pytest.mark.slow
 async def test_owing_and_claiming_at_full_speed_never_leaves_a_tenant_late(ground: Ground) -> None:
     claimed: list[str] = []
     owed = [f"{n}" for n in range(150)]

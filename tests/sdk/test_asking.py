@@ -124,6 +124,7 @@ async def test_a_question_that_is_closed_raises(runner: Runner, wire: WireServer
     assert (await finish(runner, wire))["result"] == "went on without"
 
 
+@pytest.mark.slow
 async def test_a_cancel_that_comes_with_the_closed_question_is_a_cancel(
     runner: Runner, wire: WireServer
 ) -> None:
@@ -153,6 +154,7 @@ async def test_what_the_server_refuses_to_ask_is_raised(runner: Runner, wire: Wi
 # The clock --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_time_that_people_take_is_not_the_handlers(runner: Runner, wire: WireServer) -> None:
     asks(runner, timeout=0.2)
     wire.always("ask", Says(body=asked()))

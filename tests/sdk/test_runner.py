@@ -207,6 +207,7 @@ async def test_the_lease_is_kept_while_the_handler_blocks_the_event_loop(
 # Links that break ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_complete_whose_answer_was_lost_is_sent_again_word_for_word(
     runner: Runner, wire: WireServer, spool: Path
 ) -> None:
@@ -222,6 +223,7 @@ async def test_a_complete_whose_answer_was_lost_is_sent_again_word_for_word(
     assert Spool(spool).waiting() == []
 
 
+@pytest.mark.slow
 async def test_no_slot_is_offered_as_free_while_its_complete_is_unanswered(
     runner: Runner, wire: WireServer
 ) -> None:
@@ -655,6 +657,7 @@ async def test_a_token_that_may_not_make_one_says_what_to_ask_for(runner: Runner
         await runner.serve()
 
 
+@pytest.mark.slow
 async def test_once_does_not_wait_for_ever_for_a_server_that_is_not_there(
     wire: WireServer, spool: Path
 ) -> None:

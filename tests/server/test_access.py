@@ -67,6 +67,7 @@ def expected(verb: str, who: Who, *, own: bool) -> int | None:
     return 404 if who.kind == "run" and access.own is not None and not own else None
 
 
+@pytest.mark.slow
 async def test_every_route_lets_in_whom_the_table_says_and_nobody_else(board, app, callers):
     before = (await board.get("events", last=1))["data"][0]["seq"]
     asked = 0

@@ -57,6 +57,7 @@ async def test_no_valid_token_is_401_and_says_which_scheme(world, authorization)
     assert answer.json()["code"] == "unauthorized"
 
 
+@pytest.mark.slow
 async def test_a_revoked_token_is_worth_nothing(world):
     made = await world.post("tokens", {"kind": "user", "role": "member", "account": "guest"})
     headers = {"Authorization": f"Bearer {made['secret']}"}

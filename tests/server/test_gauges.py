@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncpg
+import pytest
 
 from mainspring import telemetry
 from mainspring.agents.rows import SQL as OF_AGENTS
@@ -61,6 +62,7 @@ async def test_dead_runs_are_dead_letters_as_dead_effects_are(fresh_database):
     }
 
 
+@pytest.mark.slow
 async def test_a_scrape_reads_nothing_that_is_finished(fresh_database):
     database = await fresh_database("server")
     conn = await asyncpg.connect(**database.admin)

@@ -112,6 +112,7 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_what_can_be_stored_has_no_fault(value):
     assert list(faults(value)) == []
@@ -162,6 +163,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 async def test_no_command_of_any_route_takes_what_it_cannot_keep(board, app, admin):
     """Whatever is sent wherever: a refusal that says why, on a connection that lives, with or without a key; and nothing is written."""
     await board.post("cards", {"board": "OPS", "title": "x"})

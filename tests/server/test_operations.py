@@ -91,6 +91,7 @@ async def states(world: World) -> dict[str, int]:
     return counted
 
 
+@pytest.mark.slow
 async def test_fifty_letters_of_three_causes_are_sorted_out_with_the_desk_alone(world, mail):
     for count, why in ((25, "no such address"), (15, "TimeoutError"), (10, "the box is full")):
         await dead(world, count, why)
@@ -119,6 +120,7 @@ async def test_fifty_letters_of_three_causes_are_sorted_out_with_the_desk_alone(
     assert (await world.get("verify"))["ok"]
 
 
+@pytest.mark.slow
 async def test_many_letters_are_decided_on_step_by_step(world, mail):
     count = 2 * STEP_LETTERS_MAX + 1
     await dead(world, count)

@@ -194,6 +194,7 @@ def codes_in(file: Path) -> Iterator[str]:
                     yield str(getattr(import_module(module), said.id))
 
 
+@pytest.mark.slow
 def test_every_code_that_is_answered_has_a_meaning():
     said = {
         code: file.name

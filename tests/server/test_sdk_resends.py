@@ -53,6 +53,7 @@ async def test_a_card_whose_creation_was_not_answered_is_one_card(board, cut):
     assert len({key for _, _, key in way.seen}) == 1
 
 
+@pytest.mark.slow
 async def test_a_move_and_an_edit_at_a_version_are_not_refused_for_what_they_did_themselves(board, cut):
     client, way = cut
     card = card_from(await client.post("/cards", {"board": "OPS", "title": "one"}), client)

@@ -346,6 +346,7 @@ class Busy:
         return n
 
 
+@pytest.mark.slow
 async def test_verify_is_clean_under_load(services):
     async with a_tenant(services) as world:
         await world.post("boards", BOARD)

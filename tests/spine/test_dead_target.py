@@ -100,6 +100,7 @@ async def broken(office: Office) -> None:
     assert breaker.trips
 
 
+@pytest.mark.slow
 async def test_thirty_minutes_of_a_dead_target_dead_letter_nothing(office: Office):
     office.down = True
     names = [str(n) for n in range(20)]
@@ -156,6 +157,7 @@ async def test_a_poison_probe_moves_back_and_the_next_one_tries(office: Office):
     assert states == {"poison": "pending", "a": "done", "b": "done", "c": "done"}
 
 
+@pytest.mark.slow
 async def test_a_poison_payload_among_those_that_work_is_dead_by_its_own_attempts(office: Office):
     office.poison = frozenset({"poison"})
     await office.owe("poison")
@@ -242,6 +244,7 @@ async def test_a_probe_that_fails_for_good_lets_the_next_one_try_at_once(office:
     assert await office.states() == {"dead": 6}
 
 
+@pytest.mark.slow
 async def test_failures_with_a_success_between_them_never_open_it(office: Office):
     office.poison = frozenset(f"bad {n}" for n in range(40))
     for n in range(40):

@@ -519,10 +519,12 @@ def on_postgres(run: Run[Any], database: Database) -> Iterator[Callable[[], Subj
     run(admin.close())
 
 
+@pytest.mark.slow
 def test_the_outbox_in_memory_is_the_model(run: Run[Any]):
     explore(run, MemorySubject, examples=150, steps=40)
 
 
+@pytest.mark.slow
 def test_the_outbox_on_postgres_is_the_model(run: Run[Any], on_postgres: Callable[[], Subject]):
     explore(run, on_postgres, examples=25, steps=30)
 

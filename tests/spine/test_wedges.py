@@ -96,6 +96,7 @@ async def test_an_unlisted_error_of_a_settle_is_pinned_to_its_row_and_lets_it_go
         assert spine.worker.in_hand == 0
 
 
+@pytest.mark.slow
 async def test_a_connection_that_ends_during_a_settle_costs_nothing(pool: Any) -> None:
     async with engine(pool) as (spine, tenant):
 
@@ -118,6 +119,7 @@ async def test_a_connection_that_ends_during_a_settle_costs_nothing(pool: Any) -
         assert set((await states(pool)).values()) == {"done"}
 
 
+@pytest.mark.slow
 async def test_a_standby_is_an_outage_and_not_the_end_of_the_settler(pool: Any) -> None:
     async with engine(pool) as (spine, tenant):
         executed = asyncio.Event()
@@ -149,6 +151,7 @@ async def test_a_standby_is_an_outage_and_not_the_end_of_the_settler(pool: Any) 
         assert await states(pool) == {"a": "done"}
 
 
+@pytest.mark.slow
 async def test_a_log_that_is_held_stops_nobody_elses_settles(pool: Any) -> None:
     """A burial appends to its tenant's log, and waits while somebody holds that; the others' outcomes do not."""
     async with engine(pool) as (spine, tenant):
@@ -207,6 +210,7 @@ async def test_a_tenant_is_served_in_turn_and_not_by_when_its_row_was_due(pool: 
         assert set(served) == set(tenants)
 
 
+@pytest.mark.slow
 async def test_one_lonely_row_and_one_long_effect_do_not_stall_the_others(pool: Any) -> None:
     async with engine(pool) as (spine, tenant):
         long, release, quick = asyncio.Event(), asyncio.Event(), asyncio.Event()

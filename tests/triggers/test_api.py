@@ -136,6 +136,7 @@ async def test_conflicts(api: httpx.AsyncClient) -> None:
     assert odd.json()["errors"][0]["pointer"] == "/expected_version"
 
 
+@pytest.mark.slow
 async def test_a_body_that_is_no_object_is_refused(api: httpx.AsyncClient) -> None:
     for body in ("[]", "7", "null", "{", '"x"'):
         refused = await api.post("/rules", content=body, headers={"Content-Type": "application/json"})
@@ -218,6 +219,7 @@ async def test_a_rule_is_paused_and_resumed(api: httpx.AsyncClient, house: House
     assert (await api.post("/rules/none/pause")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_a_rule_is_tried_out_saved_or_not(api: httpx.AsyncClient, house: House) -> None:
     card = await house.card()
     await house.move(card, "ready")

@@ -114,6 +114,7 @@ async def test_while_a_run_of_card_and_agent_lives_it_waits(house: House) -> Non
     assert len(await house.queued()) == 2
 
 
+@pytest.mark.slow
 async def test_the_longer_a_dispatch_waits_the_less_often_it_looks(house: House) -> None:
     card = await eligible(house)
     await house.spine.run_once()

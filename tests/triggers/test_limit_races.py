@@ -36,6 +36,7 @@ async def flap(house: House, *, times: int) -> None:
         await house.move(card, "inbox")
 
 
+@pytest.mark.slow
 async def test_as_many_as_may_be_within_the_hour_and_one_pause(house: House, other: ServerSpine) -> None:
     await house.rule(CREATED, max_per_hour=3)
     for n in range(12):

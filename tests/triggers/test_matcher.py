@@ -262,6 +262,7 @@ events_ = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.lists(rules_, max_size=12), st.lists(events_, min_size=1, max_size=5))
 def test_the_index_finds_what_a_scan_of_all_rules_finds(
@@ -280,6 +281,7 @@ def test_the_index_finds_what_a_scan_of_all_rules_finds(
         assert sorted(map(id, found)) == sorted(map(id, scanned))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(rules_, max_size=8), st.lists(events_, min_size=1, max_size=4), st.randoms(use_true_random=False)
@@ -301,6 +303,7 @@ def test_an_index_that_is_kept_up_to_date_is_one_that_is_read_anew(
     assert (len(kept), kept.closed) == (len(anew), anew.closed)
 
 
+@pytest.mark.slow
 def test_ten_thousand_rules_cost_by_those_that_could_match() -> None:
     versions = [
         rule(

@@ -187,6 +187,7 @@ async def test_a_header_without_end_is_no_answer(server: HookServer):
     assert isinstance(await post(server.url()), Unanswered)
 
 
+@pytest.mark.slow
 async def test_plain_text_where_tls_is_spoken_has_sent_nothing(server: HookServer):
     reply = await post(server.url().replace("http://", "https://"), timeout_seconds=0.5)
     assert isinstance(reply, NotSent)

@@ -97,6 +97,7 @@ async def test_two_engines_each_remember_rules_and_neither_is_stale(house: House
     assert await agreed(house) == sum([1, 2, 2, 3, 3, 4])
 
 
+@pytest.mark.slow
 async def test_rules_events_and_drains_at_once_agree_on_every_verdict(
     house: House, other: ServerSpine
 ) -> None:
