@@ -66,11 +66,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level logged"
     )
-    instance: str = Field(
-        default="",
-        max_length=64,
-        pattern=r"^[A-Za-z0-9_.-]*$",
-        description="what /readyz calls this process, so that whoever started it knows that it answers",
+    listen_fd: int | None = Field(
+        default=None,
+        ge=3,
+        description="number of an open socket to take connections from, inherited from whoever starts the process and bound to host and port",
     )
     dev_mode: bool = Field(default=False, description="fault points over HTTP; on loopback only")
     shutdown_grace_seconds: float = Field(

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from mainspring import migrate, roles
-from mainspring.embedded import ports
+from tests.server.conftest import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -98,10 +98,15 @@ def test_the_first_operator_token_is_made_once_and_can_go_to_a_file(migrated, tm
 
 
 def test_a_server_without_a_schema_says_what_to_run(empty, tmp_path):
-    port = str(ports.find_row(20_000 + os.getpid() % 10_000, 1))
-    refused = run(tmp_path, "run", DATABASE_URL=empty.url, PORT=port)
+    refused = run(tmp_path, "run", DATABASE_URL=empty.url, PORT=str(free_port()))
     assert refused.returncode == 1
     assert "mainspring server migrate" in refused.stderr
+
+
+def test_a_socket_that_was_not_handed_down_is_said_to_be_none(migrated, tmp_path):
+    refused = run(tmp_path, "run", DATABASE_URL=migrated.url, LISTEN_FD="777")
+    assert refused.returncode == 1
+    assert "777 is no open socket" in refused.stderr
 
 
 def test_an_unknown_command_is_a_usage_error_with_a_guess():

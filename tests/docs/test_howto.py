@@ -70,7 +70,10 @@ class TwoInstances:
     """A reader who follows the page on two instances."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        first = ports.find_row(31_000, 2)
+        held = ports.hold_row(31_000, 2)
+        first = held[0].getsockname()[1]
+        for sock in held:
+            sock.close()
         self.urls = [f"http://127.0.0.1:{first + n}" for n in range(2)]
         self.folder = folder
         self.terminal = Terminal(

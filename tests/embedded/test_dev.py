@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,38 +234,33 @@ def test_two_that_start_at_once_take_two_ports_and_neither_answers_for_the_other
         assert [dev.ctrl_c() for dev in devs] == [0, 0]
 
 
-def test_a_port_lost_between_looking_and_listening_leads_to_the_next_free_one(start, folder):
-    class AlwaysReady(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
+def test_while_a_killed_server_starts_again_its_port_is_nobody_elses_and_who_calls_waits(start):
+    dev = start()
+    dev.until("stop      Ctrl-C")
+    told = dev.introduction()
+    port = urlsplit(told["url"]).port
+    os.kill(told["processes"]["server"], signal.SIGKILL)
+    until_gone([told["processes"]["server"]])
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", port))
+    assert status(told["url"], "/api/v1/whoami", told["token"]) == 200
+    dev.until("server: ready again")
+    assert dev.ctrl_c() == 0
+    with pytest.raises(ConnectionRefusedError):
+        status(told["url"], "/livez")
 
-        def log_message(self, *_):
-            pass
 
-    # bound, so that it is ours in the end, and not listening, so that it looks free
-    stranger = http.server.HTTPServer(("127.0.0.1", 0), AlwaysReady, bind_and_activate=False)
-    stranger.allow_reuse_address = True
-    stranger.server_bind()
+def test_where_it_stood_the_last_time_another_listens_now_it_moves_on_and_stays_there(start, folder):
     state = folder / ".mainspring"
     state.mkdir()
-    (state / "port").write_text(str(stranger.server_port))  # where it stood the last time
-    dev = start()
-    wait_for(state / "logs" / "server.log")  # the server is on its way to that port
-    stranger.server_activate()
-    answering = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
-    answering.start()
-    try:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        (state / "port").write_text(str(port))
+        dev = start()
         dev.until("stop      Ctrl-C")
-    finally:
-        stranger.shutdown()
-        stranger.server_close()
-        answering.join()
-    assert f"port {stranger.server_port} was taken while we started" in dev.said
-    told = dev.introduction()
-    assert urlsplit(told["url"]).port > stranger.server_port
-    assert status(told["url"], "/api/v1/whoami", told["token"]) == 200
-    assert (state / "port").read_text().strip() == str(urlsplit(told["url"]).port)
+    now = urlsplit(dev.introduction()["url"]).port
+    assert now > port
+    assert (state / "port").read_text().strip() == str(now)
 
 
 def test_a_port_that_was_asked_for_is_used_or_nothing_is(start):

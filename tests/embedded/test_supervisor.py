@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.embedded import HeldByAnother, homes, ports, processes
+from mainspring.embedded import EmbeddedError, HeldByAnother, homes, ports, processes
 from mainspring.embedded.backoff import HOPELESS_AFTER, LONGEST_SECONDS, Backoff
 from mainspring.embedded.logtail import LogTail
 from mainspring.embedded.state import Holder, StateFolder
@@ -218,11 +219,24 @@ def test_a_stale_introduction_is_not_believed(state):
 
 
 def test_a_row_of_ports_skips_what_is_taken():
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert not ports.is_free(port)
-        assert ports.find_row(port, 2) > port
+        assert ports.hold(port) is None
+        one, other = ports.hold_row(port, 2)
+        with one, other:
+            assert port < one.getsockname()[1] == other.getsockname()[1] - 1
+        with pytest.raises(EmbeddedError, match=f"port {port} is taken"):
+            ports.hold_row(port, 2, search=False)
+
+
+def test_a_port_that_is_held_is_nobody_elses_and_one_that_is_given_up_is_free():
+    [sock] = ports.hold_row(20_000, 1)
+    port = sock.getsockname()[1]
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            bound.bind(("127.0.0.1", port))
+    sock.close()
+    again = ports.hold(port)
+    assert again is not None
+    again.close()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import select
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,19 +24,20 @@ from mainspring.cli.exits import CliError, ExitCode
 from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports, processes
 from mainspring.embedded.postgres import write_secret
 from mainspring.embedded.state import Holder, StateFolder
-from mainspring.embedded.supervisor import GaveUp, Program, Supervisor
+from mainspring.embedded.supervisor import Program, Supervisor
 from mainspring.roles import LOGIN
 
 if TYPE_CHECKING:
+    import socket
+    from http.client import HTTPConnection
+
     from mainspring.bootstrap import DevTokens
 
 _DATABASE = "mainspring"
-_HOST = "127.0.0.1"
 # What the supervisor decides for its children, whatever the shell around it says; a fault is passed on once.
-_DECIDED = ("DATABASE_URL", "HOST", "PORT", "INSTANCE", "DEV_MODE", "FAULT", "URL", "TOKEN")
+_DECIDED = ("DATABASE_URL", "HOST", "PORT", "LISTEN_FD", "DEV_MODE", "FAULT", "URL", "TOKEN")
 _FIRST_PORT = 7700
-_PORTS_LOST_MAX = 20  # to others that start in the same moment
-_READY_SECONDS = 1.0
+_ANSWER_SECONDS = 1.0
 _LEFTOVER_SECONDS = 5.0
 _RUNNER_GRACE_SECONDS = 5
 _MARGIN_SECONDS = 3.0
@@ -94,6 +97,7 @@ class _Dev:
         self.supervisor = Supervisor(
             database=self.postgres, logs=state.logs, tell=tell, changed=self._introduce
         )
+        self.sockets: list[socket.socket] = []
         self.urls: tuple[str, ...] = ()
         self.token = ""
 
@@ -109,10 +113,14 @@ class _Dev:
             finally:
                 if self.supervisor.pids():
                     self.tell("stopping")
+                for (
+                    sock
+                ) in self.sockets:  # who calls from here on is refused, once the servers have stopped, too
+                    sock.close()
                 self.supervisor.stop()
 
     def _serve(self) -> int:
-        self._refuse_taken_port()
+        self._hold_ports()
         if self.postgres is not None:
             self.postgres.start()
         ready = asyncio.run(self._prepare())
@@ -122,10 +130,13 @@ class _Dev:
         self.tell(f"✓ schema ({_counted(len(ready.applied))})")
         if self.supervisor.stopping:
             return ExitCode.OK
-        port = self._start_servers()
-        if port is None:
+        for n, sock in enumerate(self.sockets):
+            self.supervisor.start(
+                self._server("server" if len(self.sockets) == 1 else f"server-{n + 1}", sock)
+            )
+        if not self.supervisor.wait_ready():
             return ExitCode.OK
-        self.urls = tuple(f"http://{_HOST}:{port + n}" for n in range(self.options.processes))
+        self.urls = tuple(f"http://{ports.HOST}:{sock.getsockname()[1]}" for sock in self.sockets)
         self._introduce()
         self.tell(f"✓ server at {' and '.join(self.urls)}")
         self.supervisor.start(self._runner())
@@ -162,50 +173,31 @@ class _Dev:
 
     # ------------------------------------------------------------------ children
 
-    def _start_servers(self) -> int | None:
-        """Start the servers on ports in a row and return the first, or None when we were told to stop meanwhile.
+    def _hold_ports(self) -> None:
+        """Take the servers' ports before anything is started, and keep them: a server that is started again finds its own."""
+        asked, count = self.options.port, self.options.processes
+        if asked is not None:
+            self.sockets = ports.hold_row(asked, count, search=False)
+            return
+        self.sockets = ports.hold_row(self.state.stored_port() or _FIRST_PORT, count)
+        self.state.store_port(self.sockets[0].getsockname()[1])
 
-        A port that was free when we looked may be another's when the server comes to it: then the next ones are tried.
-        """
-        count, first = self.options.processes, self.options.port
-        look_from = self.state.stored_port() or _FIRST_PORT
-        for lost in range(1, _PORTS_LOST_MAX + 1):
-            port = ports.find_row(look_from, count) if first is None else first
-            for n in range(count):
-                name = "server" if count == 1 else f"server-{n + 1}"
-                self.supervisor.start(self._server(name, port + n))
-            try:
-                if not self.supervisor.wait_ready():
-                    return None
-            except GaveUp as gave_up:
-                if first is not None or gave_up.status != ExitCode.CONFLICT:
-                    raise
-                self.supervisor.withdraw()
-                # the second time it may be somebody who moves on just as we do
-                look_from = port + 1 + (secrets.randbelow(10 * lost) if lost > 1 else 0)
-                self.tell(f"port {port} was taken while we started, looking from {look_from} on")
-                continue
-            if first is None:
-                self.state.store_port(port)
-            return port
-        raise EmbeddedError("others took every port that was free; name one with --port")
-
-    def _server(self, name: str, port: int) -> Program:
+    def _server(self, name: str, sock: socket.socket) -> Program:
         fault = os.environ.get("MAINSPRING_FAULT")
-        instance = secrets.token_hex(8)
+        port = sock.getsockname()[1]
         return Program(
             name=name,
             argv=(sys.executable, "-m", "mainspring", "server", "run"),
             env=_environment(
                 MAINSPRING_DATABASE_URL_FILE=str(self.state.server_address),
-                MAINSPRING_HOST=_HOST,
+                MAINSPRING_HOST=ports.HOST,
                 MAINSPRING_PORT=str(port),
-                MAINSPRING_INSTANCE=instance,
+                MAINSPRING_LISTEN_FD=str(sock.fileno()),
                 MAINSPRING_DEV_MODE="true",
             ),
             only_first={"MAINSPRING_FAULT": fault} if fault else {},
-            is_ready=lambda: _answers(port, instance),
-            final=frozenset({ExitCode.CONFLICT}),  # its port is another's
+            pass_fds=(sock.fileno(),),
+            is_ready=_Readiness(port),
             grace_seconds=self.options.shutdown_grace_seconds + _MARGIN_SECONDS,
         )
 
@@ -227,14 +219,6 @@ class _Dev:
             grace_seconds=_RUNNER_GRACE_SECONDS + _MARGIN_SECONDS,
             stage=1,
         )
-
-    def _refuse_taken_port(self) -> None:
-        """Before anything is started: a port that was asked for, and is taken, ends it here."""
-        wanted = self.options.port
-        if wanted is not None:
-            taken = [p for p in range(wanted, wanted + self.options.processes) if not ports.is_free(p)]
-            if taken:
-                raise EmbeddedError(f"port {taken[0]} is taken; leave --port out to use the next free one")
 
     # ------------------------------------------------------------------ what others are told
 
@@ -274,19 +258,29 @@ def _environment(**given: str) -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1", **given}
 
 
-def _answers(port: int, instance: str) -> bool:
-    """Whether the server on this port says that it is ready, and is the one that we called so: it may be another's."""
-    from http.client import HTTPConnection, HTTPException
+class _Readiness:
+    """Asks a server whether it is ready, and waits for no answer: the port is held, so one that starts answers when it can."""
 
-    connection = HTTPConnection(_HOST, port, timeout=_READY_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        return answer.status == 200 and answer.getheader("Mainspring-Instance") == instance
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._asked: HTTPConnection | None = None
+
+    def __call__(self) -> bool:
+        """Whether the server has said that it is ready since it was last asked."""
+        from http.client import HTTPConnection, HTTPException
+
+        asked, self._asked = self._asked, None
+        try:
+            if asked is None:
+                asked = HTTPConnection(ports.HOST, self._port, timeout=_ANSWER_SECONDS)
+                asked.request("GET", "/readyz")
+            if not select.select([asked.sock], [], [], 0)[0]:
+                self._asked = asked
+                return False
+            with closing(asked):
+                return asked.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
 
 
 def how_to_reach_the_command(python: str, path: str | None) -> str | None:

@@ -91,8 +91,11 @@ def spawn(
     death_signal: signal.Signals,
     account: Account | None = None,
     cwd: str | Path = "/",
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a child in its own session, stderr joined to stdout, that gets `death_signal` when we die.
+
+    It inherits `pass_fds`, under the same numbers, and no other open file of ours.
 
     The kernel ties that signal to the *thread* that forks, so this refuses to run anywhere but in the main thread:
     from a worker thread the child would be shut down the moment that thread ends.
@@ -113,6 +116,7 @@ def spawn(
         user=drop.uid if drop else None,
         group=drop.gid if drop else None,
         extra_groups=[] if drop else None,
+        pass_fds=pass_fds,
         preexec_fn=_tie_to_parent(death_signal),  # noqa: PLW1509 - started from a process with one thread
     )
 

@@ -42,24 +42,13 @@ class Program:
     )  # variables of the first start (an armed fault)
     is_ready: Callable[[], bool] | None = None  # None: ready as soon as it runs
     grace_seconds: float = 12.0
-    final: frozenset[int] = (
-        frozenset()
-    )  # exit statuses, before it was ever ready, that another start would repeat
+    pass_fds: tuple[int, ...] = ()  # open files that each of its processes inherits
     essential: bool = True  # when it cannot start at all, neither can we
     stage: int = 0  # the highest stage is stopped first, all of one stage together
 
 
 class CannotStart(EmbeddedError):
     """An essential program died again and again before it was ever ready."""
-
-
-class GaveUp(CannotStart):
-    """A program ended with one of its `final` statuses before it was ever ready."""
-
-    def __init__(self, program: Program, status: int, said: str) -> None:
-        super().__init__(f"{program.name} {how_it_ended(status)}:\n{said}")
-        self.program = program
-        self.status = status
 
 
 class Supervisor:
@@ -128,11 +117,6 @@ class Supervisor:
         """Keep everything running until a signal asks us to stop."""
         while not self._stopping:
             self._round()
-
-    def withdraw(self) -> None:
-        """Stop all programs and forget them; the database stays, and others may be started."""
-        self._stop_together(self._children)
-        self._children.clear()
 
     @property
     def stopping(self) -> bool:
@@ -221,8 +205,6 @@ class Supervisor:
         """A child died: say so, and decide when to start it again."""
         status = child.reap()
         name, ended = child.program.name, how_it_ended(status)
-        if status in child.program.final and not child.was_ever_ready:
-            raise GaveUp(child.program, status, child.tail.last())
         delay = child.backoff.died(uptime_seconds=child.uptime_seconds())
         hopeless = child.backoff.hopeless and not child.was_ever_ready
         if hopeless and child.program.essential:
@@ -271,7 +253,12 @@ class _Child:
             env |= self.program.only_first
         with self.tail.open_for_child() as log:
             self.process = processes.spawn(
-                self.program.argv, env=env, stdout=log, death_signal=signal.SIGTERM, cwd=Path.cwd()
+                self.program.argv,
+                env=env,
+                stdout=log,
+                death_signal=signal.SIGTERM,
+                cwd=Path.cwd(),
+                pass_fds=self.program.pass_fds,
             )
         self._started_at, self.restart_at = time.monotonic(), None
         self.ready = self.program.is_ready is None

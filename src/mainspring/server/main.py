@@ -33,7 +33,7 @@ BACKLOG = 1024
 SILENT_CLIENT_MILLISECONDS = 60_000
 FILES_MAX = 65_536
 CANNOT_START = 1
-PORT_TAKEN = 5  # the command line's word for a conflict; `mainspring dev` then tries another port
+PORT_TAKEN = 5  # the command line's word for a conflict
 
 
 class PortTaken(wiring.CannotStart):
@@ -72,7 +72,7 @@ def run(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    sock = _bound(settings.host, settings.port)
+    sock = _socket(settings)
     try:
         services = await wiring.build(settings)
     except BaseException:
@@ -131,15 +131,32 @@ def _asked_to_stop(stop: asyncio.Event, number: int) -> None:
     stop.set()
 
 
+def _socket(settings: Settings) -> socket.socket:
+    """Return the socket to listen on: the one that was handed down, or one of our own."""
+    fd = settings.listen_fd
+    sock = _bound(settings.host, settings.port) if fd is None else _inherited(fd)
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # connections inherit it: whoever takes nothing for so long is cut off
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_CLIENT_MILLISECONDS)
+    return sock
+
+
+def _inherited(fd: int) -> socket.socket:
+    """Return the socket that whoever started us has opened: it stays theirs when we end, so that nobody else gets the port."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        raise wiring.CannotStart(f"listen_fd: {fd} is no open socket: {error.strerror or error}") from error
+    sock.set_inheritable(False)
+    return sock
+
+
 def _bound(host: str, port: int) -> socket.socket:
     """Return a bound socket. Taken here, not by the web server: that one would end the process on a taken port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(
-        socket, "TCP_USER_TIMEOUT"
-    ):  # connections inherit it: whoever takes nothing for so long is cut off
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_CLIENT_MILLISECONDS)
     try:
         sock.bind((host, port))
     except OSError as error:

@@ -21,7 +21,6 @@ from mainspring.spine.service import Health
 
 router = APIRouter(tags=["system"])
 READY_SECONDS = 5.0
-INSTANCE_HEADER = "Mainspring-Instance"
 
 
 class Alive(BaseModel):
@@ -59,13 +58,8 @@ async def livez() -> dict[str, str]:
 @router.get(
     "/readyz", response_model=Ready, response_model_exclude_none=True, responses={503: {"model": Ready}}
 )
-async def readyz(
-    request: Request, response: Response, verbose: Annotated[str | None, Query(max_length=10)] = None
-) -> Any:
+async def readyz(request: Request, verbose: Annotated[str | None, Query(max_length=10)] = None) -> Any:
     """Say whether this process can serve: the database answers, and its schema is one that we know."""
-    named = {}
-    if instance := request.app.state.services.settings.instance:
-        named[INSTANCE_HEADER] = response.headers[INSTANCE_HEADER] = instance
     database, schema = await _database(request)
     checks = {"database": database, "accepting": not request.app.state.closing.is_set()}
     ready = checks["database"] == "ok" and bool(checks["accepting"])
@@ -78,7 +72,7 @@ async def readyz(
             "engine_version": {"ours": ENGINE_VERSION, "schema": schema},
             "loops": {one.name: _loop(one) for one in request.app.state.services.spine.health},
         }
-    return shown if ready else JSONResponse(shown, 503, headers={"Retry-After": "1", **named})
+    return shown if ready else JSONResponse(shown, 503, headers={"Retry-After": "1"})
 
 
 async def _database(request: Request) -> tuple[str, int | None]:
