@@ -89,6 +89,7 @@ class Runner:
         agents: Sequence[str] = (),
         wait_seconds: float = 0.0,
         capacity: int | None = None,
+        labels: Sequence[str] = (),
     ) -> Claimed:
         request = ClaimRequest(
             tenant_id=self.holder.actor.tenant_id,
@@ -98,6 +99,7 @@ class Runner:
             agents=frozenset(agents),
             slots=tuple(slots),
             capacity=capacity,
+            labels=frozenset(labels),
         )
         return await self.home.room.runners.claim(request, wait_seconds=wait_seconds)
 

@@ -121,6 +121,33 @@ async def test_a_runner_without_room_for_an_agent_is_given_another_ones_run(plac
     assert (await runner.take(agents=("other",))).run.id == wanted
 
 
+async def test_a_run_goes_to_a_runner_that_has_all_of_its_labels(place):
+    agent = await place.agent(slots=5)
+    first = await place.queue(agent, runner_labels=("gpu", "linux"))
+    later = await place.queue(agent)
+    plain, half, whole = [await place.runner("coder", name=name) for name in ("plain", "half", "whole")]
+    assert (await plain.take()).run.id == later, "what it may not take keeps it from nothing else"
+    assert (await half.claim(labels=["gpu"])).work is None
+    waiting = (await place.room.runs.get(place.tenant, first)).as_json()
+    assert (waiting["waiting"], waiting["runner_labels"]) == (
+        "waiting for a runner with gpu, linux",
+        ["gpu", "linux"],
+    )
+    work = await whole.take(labels=["linux", "gpu", "fast"])
+    assert work.run.id == first
+    listed = {one.name: one.labels for one in await place.room.runners.list_runners(place.tenant)}
+    assert listed == {"plain": (), "half": ("gpu",), "whole": ("fast", "gpu", "linux")}
+
+
+async def test_a_replayed_run_still_needs_what_it_needed(place):
+    run_id = await place.queue(await place.agent(), runner_labels=("gpu",))
+    runner = await place.runner("coder")
+    await runner.complete(await runner.begin(labels=["gpu"]), "failed", error="no luck")
+    await place.room.runs.retry(place.admin, run_id)
+    assert (await runner.claim()).work is None
+    assert (await runner.take(labels=["gpu"])).run.id == run_id
+
+
 async def test_a_token_claims_for_the_agents_that_it_names_alone(place):
     await place.agent("one")
     secret_one = await place.queue(await place.agent("other"))

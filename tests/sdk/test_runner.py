@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.sdk import Client, Conflict, MainspringError, NotAuthorized, Run, Runner, Unreachable
+from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent
 from mainspring.sdk.introduction import introduced
 from mainspring.sdk.spool import Spool, Spooled
@@ -329,6 +330,23 @@ async def test_a_cut_poll_is_asked_again_with_the_same_slot_and_incarnation(
     await finish_one(runner, wire)
     first, second, *_ = wire.of("claim")
     assert first.body == second.body
+
+
+async def test_what_the_machine_has_is_said_at_each_claim(wire: WireServer, spool: Path) -> None:
+    runner = Runner(url=wire.url, token="t", spool=spool, wait_seconds=0, labels=["gpu", " linux", "gpu"])
+
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        return "did it"
+
+    await finish_one(runner, wire)
+    assert wire.of("claim")[0].body["labels"] == ["gpu", "linux"]
+
+
+@pytest.mark.parametrize("labels", ["gpu", [""], ["x" * 65], ["x"] * 101])
+def test_labels_that_the_server_would_refuse_are_refused_at_once(labels: Any) -> None:
+    with pytest.raises(Misdeclared, match="labels"):
+        Runner(labels=labels)
 
 
 async def test_a_refused_token_ends_the_runner(runner: Runner, wire: WireServer) -> None:

@@ -143,6 +143,20 @@ async def test_the_agent_is_paused_or_no_runner_came(board: World) -> None:
     assert "is waiting: echo is paused" in await story(board, card)
 
 
+async def test_no_runner_has_what_the_launch_asks_for(board: World) -> None:
+    launch = RULE["do"]["launch"] | {"runner_labels": ["GPU"]}
+    answer = await board.call("PATCH", RULE_PATH, json={"do": {"launch": launch}})
+    assert answer.json()["do"]["launch"]["runner_labels"] == ["gpu"]
+    runner = await board.runner("echo")
+    assert await runner.claim() is None
+    card = await a_card(board)
+    await moved(board, card)
+    assert await runner.claim() is None
+    assert "is waiting for a runner with gpu" in await story(board, card)
+    [finding] = [one for one in (await board.get("doctor"))["findings"] if one["check"] == "runners"]
+    assert "1 queued for echo and no runner with gpu" in finding["said"]
+
+
 async def test_another_rule_took_the_label(board: World) -> None:
     when = {"kinds": ["card.moved"], "labels_all": ["go"]}
     for name in ("one", "two"):

@@ -57,6 +57,25 @@ def test_a_rule_is_read_folded() -> None:
     assert Terms.from_json(read.terms.as_json()) == read.terms
 
 
+def test_the_labels_of_a_runner_are_read_folded() -> None:
+    launch = {"agent": "echo", "prompt": "go"}
+    read = definition_of(body(do={"launch": launch | {"runner_labels": [" GPU ", "gpu", "Linux"]}}))
+    assert read.action == Launch(agent="echo", prompt="go", runner_labels=frozenset({"gpu", "linux"}))
+    assert definition_of(read.as_json()) == read
+    assert definition_of(body(do={"launch": launch | {"runner_labels": []}})).as_json()["do"] == {
+        "launch": launch
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "pointer"),
+    [("gpu", ""), (["gpu", ""], "/1"), ([7], "/0"), (["a\0b"], "/0"), ([str(n) for n in range(21)], "")],
+)
+def test_what_is_no_list_of_labels_is_refused(labels: Any, pointer: str) -> None:
+    given = body(do={"launch": {"agent": "echo", "runner_labels": labels}})
+    assert set(refused(given)) == {f"/do/launch/runner_labels{pointer}"}
+
+
 def test_a_prompt_may_be_left_out() -> None:
     assert definition_of(body(do={"launch": {"agent": "echo"}})).action == Launch(
         agent="echo", prompt="{{card.title}}\n\n{{card.body}}"

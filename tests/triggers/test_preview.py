@@ -170,6 +170,11 @@ async def test_a_paused_agent_and_a_runner_that_is_there(house: House) -> None:
             house.echo.account_id,
         )
     assert [one.then for one in (await told(house, card)).wakes] == ["launches echo"]
+    body = {"launch": {"agent": "echo", "prompt": "go", "runner_labels": ["gpu"]}}
+    await house.rules.create(house.ana, {"name": "labelled", "when": MOVED, "do": body})
+    wakes = (await told(house, card)).wakes
+    assert [one.then for one in wakes] == ["launches echo", "queued, and waits for a runner with gpu"]
+    await house.rules.disable(house.ana, "labelled")
     async with house.db.tenant(house.tenant) as scope:
         await scope.execute("update mainspring.agents set paused = true where tenant_id = $1", house.tenant)
     assert [one.then for one in (await told(house, card)).wakes] == ["queued, and waits: echo is paused"]

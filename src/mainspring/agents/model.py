@@ -179,7 +179,7 @@ class NewRun:
     """A run about to be queued, and the launch that it is for. `trigger` says to people and runners why it runs.
 
     `exclusive`: no other exclusive run of this card and agent lives beside it. `queued_timeout_seconds`: how long it waits
-    for a runner before it is lost; None is for ever.
+    for a runner before it is lost; None is for ever. `runner_labels`: only a runner that has all of them takes it.
     """
 
     agent_id: UUID
@@ -197,6 +197,7 @@ class NewRun:
     trust: Trust = Trust.MEMBER
     exclusive: bool = False
     queued_timeout_seconds: float | None = None
+    runner_labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +232,7 @@ class Run:
     via: tuple[UUID, ...]
     depth: int
     trust: Trust
+    runner_labels: tuple[str, ...]
     outcome: str | None
     error: str | None
     log_bytes: int

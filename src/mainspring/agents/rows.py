@@ -60,6 +60,7 @@ def run_of(row: Record) -> Run:
         via=tuple(row["via"]),
         depth=row["depth"],
         trust=Trust(row["trust"]),
+        runner_labels=tuple(row["runner_labels"]),
         outcome=row["outcome"],
         error=row["error"],
         log_bytes=row["log_bytes"],

@@ -61,6 +61,7 @@ class ClaimRequest:
         agents: handles it has room for now; empty for all that the token names.
         slots: numbers of its free slots.
         capacity: how many slots it has in all, if it says.
+        labels: what it has, folded: it takes runs that need nothing else.
     """
 
     tenant_id: UUID
@@ -70,6 +71,7 @@ class ClaimRequest:
     agents: frozenset[str]
     slots: tuple[int, ...]
     capacity: int | None = None
+    labels: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,7 @@ class RunnerService:
         slots = request.capacity or max(request.slots) + 1
         row = await tx.handle.fetchrow(
             _MEET_RUNNER, tx.tenant, new_id(), request.runner, request.incarnation, agents, slots,
-            request.capacity is not None,
+            request.capacity is not None, sorted(request.labels),
         )  # fmt: skip
         assert row is not None
         return row["id"], row["draining"]
@@ -171,12 +173,12 @@ class RunnerService:
     async def _take(
         self, tx: Tx, request: ClaimRequest, agents: Sequence[UUID], runner_id: UUID
     ) -> UUID | None:
-        due = await tx.handle.fetch(_LOCK_DUE_AGENTS, tx.tenant, agents)
+        due = await tx.handle.fetch(_LOCK_DUE_AGENTS, tx.tenant, agents, sorted(request.labels))
         if not due:
             return None
         run_id: UUID | None = await tx.handle.fetchval(
             _CLAIM_RUN, tx.tenant, [row["id"] for row in due], [row["slots"] for row in due], new_id(), runner_id,
-            request.incarnation, list(request.slots), self.policy.lease_seconds,
+            request.incarnation, list(request.slots), self.policy.lease_seconds, sorted(request.labels),
         )  # fmt: skip
         return run_id
 
@@ -354,6 +356,7 @@ def _view(row: Any) -> RunnerView:
         name=row["name"],
         incarnation=row["incarnation"],
         agents=tuple(row["agents"]),
+        labels=tuple(row["labels"]),
         slots=row["slots"],
         runs=tuple(row["runs"]),
         draining=row["draining"],

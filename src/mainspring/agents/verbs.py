@@ -107,7 +107,8 @@ class RunVerbs:
         await tx.handle.execute(
             _QUEUE_RUN, tx.tenant, run_id, run.agent_id, run.card_id, card["key"] if card else None,
             run.effect_kind, run.effect_key, run.event_seq, run.rule_id, run.rule_version, run.card_state_version,
-            prompt, dict(run.trigger), list(run.via), run.depth, run.trust, run.exclusive, run.queued_timeout_seconds,
+            prompt, dict(run.trigger), list(run.via), run.depth, run.trust, run.exclusive,
+            list(run.runner_labels), run.queued_timeout_seconds,
         )  # fmt: skip
         [queued] = await read_runs(tx.handle, tx.tenant, [run_id])
         self._append(tx, queued, card, system_actor(tx.tenant, queued.cause))

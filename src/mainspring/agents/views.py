@@ -18,7 +18,9 @@ WAITING_PAUSED = "waiting: the agent is paused"
 WAITING_LATER = "waiting for its next attempt"
 
 
-def waiting_for(*, paused: bool, served: bool, slots: int, held: int, early: bool = False) -> str | None:
+def waiting_for(
+    *, paused: bool, served: bool, slots: int, held: int, early: bool = False, labels: Sequence[str] = ()
+) -> str | None:
     """Say what an agent's queued run waits for; None when a runner is about to take it."""
     if paused:
         return WAITING_PAUSED
@@ -26,7 +28,12 @@ def waiting_for(*, paused: bool, served: bool, slots: int, held: int, early: boo
         return WAITING_LATER
     if held >= slots:
         return WAITING_FOR_SLOT
-    return None if served else WAITING_FOR_RUNNER
+    return None if served else WAITING_FOR_RUNNER + having(labels)
+
+
+def having(labels: Sequence[str]) -> str:
+    """Return the words for what a runner must have, to be put behind it."""
+    return f" with {', '.join(labels)}" if labels else ""
 
 
 def waiting_for_answer(asks: Sequence[Ask]) -> str | None:
@@ -89,6 +96,7 @@ class RunView:
         """Return the whole run as the API shows it."""
         return shown_run(self.run) | {
             "waiting": self.waiting,
+            "runner_labels": list(self.run.runner_labels),
             "prompt": self.run.prompt,
             "cause": {
                 "event_seq": self.run.event_seq,
@@ -194,6 +202,7 @@ class RunnerView:
     name: str
     incarnation: UUID
     agents: tuple[str, ...]
+    labels: tuple[str, ...]
     slots: int
     runs: tuple[UUID, ...]
     draining: bool
@@ -208,6 +217,7 @@ class RunnerView:
             "name": self.name,
             "incarnation": str(self.incarnation),
             "agents": list(self.agents),
+            "labels": list(self.labels),
             "slots": self.slots,
             "busy": len(self.runs),
             "runs": [str(run) for run in self.runs],

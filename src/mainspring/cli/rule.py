@@ -58,6 +58,9 @@ def create(
     promote: str | None = None,
     webhook: str | None = None,
     prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    runner_label: Annotated[
+        _Values, _term("--runner-label", "A label that the run's runner must have.")
+    ] = None,
     consume_label: Annotated[bool, _Flag] = False,
     recheck: Annotated[bool, _Flag] = False,
     self_trigger: Annotated[bool, _Flag] = False,
@@ -128,10 +131,9 @@ def create(
     _over(body, "when", {term: values for term, values in terms.items() if values})
     _over(body, "options", {option: value for option, value in options.items() if value not in (None, False)})
     told = None if prompt is None else body_text(prompt)
-    launched = {"agent": launch, "prompt": told}
-    if launch is not None or told is not None:
-        do = body.setdefault("do", {})
-        _over(do, "launch", {part: value for part, value in launched.items() if value is not None})
+    launched = {"agent": launch, "prompt": told, "runner_labels": runner_label}
+    if given := {part: value for part, value in launched.items() if value is not None}:
+        _over(body.setdefault("do", {}), "launch", given)
     if promote is not None:
         _over(body.setdefault("do", {}), "promote", {"agent": promote})
     if webhook is not None:

@@ -33,6 +33,7 @@ def start(
     wait_seconds: Annotated[int, Parameter(help="How long one poll waits, 0 to 60.")] = 30,
     grace_seconds: Annotated[float, Parameter(help="How long runs may go on after a signal to stop.")] = 25,
     name: str | None = None,
+    label: Annotated[list[str] | None, Parameter(name="--label", negative="")] = None,
 ) -> int:
     """Run an agent on this machine until Ctrl-C: `--agent coder --exec 'claude -p "$MAINSPRING_PROMPT"'`.
 
@@ -52,6 +53,8 @@ def start(
         After how long a run is stopped, and failed.
     name
         What people see; this host and its agents by default.
+    label
+        What this machine has, like gpu; again for each. A rule may ask for it (runner_labels).
     """
     if (agent is None) != (exec_ is None) or (agent is None and not builtin):
         raise CliError(
@@ -61,7 +64,7 @@ def start(
 
     try:
         name = name or ("built-in" if agent is None else None)
-        runner = Runner(name=name, wait_seconds=wait_seconds, grace_seconds=grace_seconds)
+        runner = Runner(name=name, wait_seconds=wait_seconds, grace_seconds=grace_seconds, labels=label or ())
         if builtin:
             from mainspring import builtin_agents
 
@@ -82,6 +85,7 @@ def list_(*, json: Json = False) -> int:
         "draining": "draining",
         "slots": "slots",
         "agents": "agents",
+        "labels": "labels",
         "last seen": "last_seen_at",
     }
     emit_rows(Client.here().pages("runners"), columns, json)

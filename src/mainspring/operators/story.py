@@ -300,7 +300,8 @@ def run_standing(row: Row) -> tuple[str, Tone]:
             why = f" after: {row['error']}" if row["error"] else ""
             return f"is waiting for its next attempt at {clock(row['not_before'])}{why}", "wait"
         case "queued" if not row["runners_seen"]:
-            return "is waiting for a runner", "wait"
+            labels = f" with {', '.join(row['runner_labels'])}" if row["runner_labels"] else ""
+            return f"is waiting for a runner{labels}", "wait"
         case "queued" if row["held"] >= row["slots"]:
             return f"is waiting for a slot: {row['agent']} works on {row['held']} of {row['slots']}", "wait"
         case "queued":

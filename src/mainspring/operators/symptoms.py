@@ -253,7 +253,8 @@ def loops(health: Sequence[Health]) -> list[Finding]:
 def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str, Any]]) -> Finding:
     """Say which runs wait for a runner that is not there, and which runners have gone silent."""
     said = [
-        f"{one['queued']} queued for {one['handle']} and no runner, oldest {span(one['oldest_seconds'])}"
+        f"{one['queued']} queued for {one['handle']} and no runner{_having(one['labels'])}, "
+        f"oldest {span(one['oldest_seconds'])}"
         for one in unserved
     ]
     said += [
@@ -266,6 +267,10 @@ def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str,
             "runners", "; ".join(said), "`mainspring runner start` on any machine; `mainspring runner list`"
         )
     return ok("runners", "no run waits for one")
+
+
+def _having(labels: Sequence[str]) -> str:
+    return f" with {', '.join(labels)}" if labels else ""
 
 
 def rules(paused: Sequence[Mapping[str, Any]]) -> Finding:

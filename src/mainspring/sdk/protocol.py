@@ -93,6 +93,7 @@ class Identity:
     name: str
     incarnation: str
     capacity: int
+    labels: tuple[str, ...] = ()
 
 
 async def claim(
@@ -111,6 +112,7 @@ async def claim(
         "agents": list(agents),
         "slots": list(slots),
         "capacity": identity.capacity,
+        "labels": list(identity.labels),
     }
     answer = await client.call(
         "POST",

@@ -28,6 +28,8 @@ GRACE_SECONDS = 25.0  # less than the 30 s that most supervisors wait before the
 NAME_CHARACTERS = 200
 WAIT_SECONDS_MAX = 60
 SLOTS_MAX = 1_000
+LABELS_MAX = 100
+LABEL_CHARACTERS = 64
 _HANDLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 H = TypeVar("H", bound=Handler)
@@ -39,7 +41,8 @@ class Runner:
     Address and token: arguments, MAINSPRING_URL and MAINSPRING_TOKEN, the `mainspring dev` that runs in this folder, or the
     login profile.
     `name` is what people see (default: this host and its agents), `spool` the folder for results that wait for the
-    server, `wait_seconds` how long one poll waits, `grace_seconds` how long runs may go on after a signal to stop.
+    server, `wait_seconds` how long one poll waits, `grace_seconds` how long runs may go on after a signal to stop,
+    `labels` what this machine has: a rule's launch may ask for a runner that has them.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Runner:
         spool: Path | None = None,
         wait_seconds: int = 30,
         grace_seconds: float = GRACE_SECONDS,
+        labels: Sequence[str] = (),
     ) -> None:
         self._url = url
         self._token = token
@@ -58,6 +62,7 @@ class Runner:
         self._spool = spool
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
+        self._labels = _checked_labels(labels)
         self._agents: dict[str, Agent] = {}
         self._serving: asyncio.Task[None] | None = None
         self._shift: Shift | None = None
@@ -161,6 +166,7 @@ class Runner:
                     wait_seconds=self._wait_seconds,
                     grace_seconds=self._grace_seconds,
                     patience_seconds=patience,
+                    labels=self._labels,
                 )
                 await (self._shift.serve_once() if once else self._shift.serve())
 
@@ -210,6 +216,16 @@ class Runner:
 
 
 _log = logging.getLogger("mainspring.sdk")
+
+
+def _checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels once each; the server folds their case. Raises Misdeclared."""
+    if isinstance(labels, str):
+        raise Misdeclared("labels: name them one by one, in a list")
+    stripped = [label.strip() for label in labels]
+    if len(stripped) > LABELS_MAX or not all(0 < len(label) <= LABEL_CHARACTERS for label in stripped):
+        raise Misdeclared(f"labels: at most {LABELS_MAX}, each of 1 to {LABEL_CHARACTERS} characters")
+    return tuple(dict.fromkeys(stripped))
 
 
 def _check_handler(handle: str, handler: object) -> None:

@@ -44,6 +44,7 @@ class Shift:
         wait_seconds: int,
         grace_seconds: float,
         patience_seconds: float,
+        labels: Sequence[str] = (),
     ) -> None:
         self._client = client
         self._agents = {agent.handle: agent for agent in agents}
@@ -51,7 +52,8 @@ class Shift:
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
         self._patience_seconds = patience_seconds
-        self._identity = Identity(name, str(uuid.uuid4()), sum(agent.slots for agent in agents))
+        slots = sum(agent.slots for agent in agents)
+        self._identity = Identity(name, str(uuid.uuid4()), slots, tuple(labels))
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(lambda: client.profile, self._tell)
         self._executions: dict[str, Execution] = {}

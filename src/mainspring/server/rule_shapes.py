@@ -74,6 +74,12 @@ _PARTS: dict[str, Any] = {
                         "maxLength": 65_536,
                         "description": "Names like {{card.title}} are filled in; the card's title and body by default",
                     },
+                    "runner_labels": {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1, "maxLength": 64},
+                        "maxItems": 20,
+                        "description": "Only a runner that has all of these takes the run",
+                    },
                 },
                 "required": ["agent"],
                 "additionalProperties": False,

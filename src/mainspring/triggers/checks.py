@@ -38,6 +38,7 @@ from mainspring.triggers.terms import (
 
 NAME_LENGTH_MAX: Final = 200
 VALUES_MAX: Final = 64
+RUNNER_LABELS_MAX: Final = 20
 VALUE_LENGTH_MAX: Final = 64
 TEMPLATE_LENGTH_MAX: Final = 65_536
 FIELD_VALUE_LENGTH_MAX: Final = 1_000
@@ -245,10 +246,24 @@ def _action(found: Findings, do: Mapping[str, Any], terms: Terms) -> Action | No
         _only(found, "/do/promote", promote, ("agent",))
         return Promote(agent=_agent(found, "/do/promote/agent", promote.get("agent")))
     launch = _object(found, "/do/launch", do["launch"])
-    _only(found, "/do/launch", launch, ("agent", "prompt"))
+    _only(found, "/do/launch", launch, ("agent", "prompt", "runner_labels"))
     agent = _agent(found, "/do/launch/agent", launch.get("agent"))
     told = launch["prompt"] if "prompt" in launch else prompts.default_for(terms.looked_at)
-    return Launch(agent=agent, prompt=_template(found, told))
+    labels = _runner_labels(found, launch.get("runner_labels", []))
+    return Launch(agent=agent, prompt=_template(found, told), runner_labels=labels)
+
+
+def _runner_labels(found: Findings, given: Any) -> frozenset[str]:
+    pointer = "/do/launch/runner_labels"
+    if not isinstance(given, list | tuple):
+        found.add(pointer, "must be a list")
+        return frozenset()
+    if len(given) > RUNNER_LABELS_MAX:
+        found.add(pointer, f"has {len(given)} labels; {RUNNER_LABELS_MAX} are allowed")
+        return frozenset()
+    return frozenset(
+        fold(_line(found, f"{pointer}/{n}", one, length_max=VALUE_LENGTH_MAX)) for n, one in enumerate(given)
+    )
 
 
 def _url(found: Findings, pointer: str, value: Any) -> str:

@@ -201,11 +201,18 @@ class Launcher:
             depth=cause.depth,
             trust=cause.trust,
             exclusive=ready.options.while_running != "allow",
+            runner_labels=_runner_labels(rule),
             queued_timeout_seconds=ready.options.queued_timeout_seconds,
         )
         await self._runs.queue_run(tx, run)
         reach(FaultPoint.LAUNCH_AFTER_RUN)
         return Done(f"launched {ready.agent.handle}")
+
+
+def _runner_labels(rule: RuleVersion | None) -> tuple[str, ...]:
+    """Return what the launch asks of its runner; one that a pin owes goes to any."""
+    action = None if rule is None else rule.action
+    return tuple(sorted(action.runner_labels)) if isinstance(action, Launch) else ()
 
 
 def _told(prompt: Filled | Missing | TooLong, event: Event) -> str | Stop:

@@ -28,15 +28,19 @@ DEPTH_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Launch this agent with this prompt."""
+    """Launch this agent with this prompt, on a runner that has all of these labels."""
 
     kind: ClassVar[Literal["launch"]] = "launch"
     agent: str
     prompt: str
+    runner_labels: frozenset[str] = frozenset()
 
     def as_json(self) -> dict[str, Any]:
         """Return the action as it is stored and shown under `do`."""
-        return {"launch": {"agent": self.agent, "prompt": self.prompt}}
+        launch: dict[str, Any] = {"agent": self.agent, "prompt": self.prompt}
+        if self.runner_labels:
+            launch["runner_labels"] = sorted(self.runner_labels)
+        return {"launch": launch}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,9 @@ def action_of(stored: Mapping[str, Any]) -> Action:
         return Webhook(url=webhook["url"])
     if (promote := stored.get("promote")) is not None:
         return Promote(agent=promote["agent"])
-    return Launch(agent=stored["launch"]["agent"], prompt=stored["launch"]["prompt"])
+    launch = stored["launch"]
+    labels = frozenset(launch.get("runner_labels", ()))
+    return Launch(agent=launch["agent"], prompt=launch["prompt"], runner_labels=labels)
 
 
 WhileRunning: TypeAlias = Literal["allow", "skip", "queue_one"]

@@ -6,7 +6,7 @@ as the launch. It only reads; what others do meanwhile may make it come out othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -245,7 +245,11 @@ class PreviewService:
         unfinished = f"a run of {action.agent} on {after.key} has not ended"
         if busy and while_running == "skip":
             return Wont(f"dropped: while_running: {unfinished}")
-        return Will(f"waits: {unfinished}" if busy else await self._run(tx, agent_id, action.agent))
+        return Will(
+            f"waits: {unfinished}"
+            if busy
+            else await self._run(tx, agent_id, action.agent, action.runner_labels)
+        )
 
     async def _promoted(self, tx: Tx, event: Event, after: Card, version: RuleVersion) -> list[Wake]:
         """Return the launch that the pin would lead to."""
@@ -275,21 +279,24 @@ class PreviewService:
         then = (
             f"waits: a run of {card.agent.handle} on {card.key} has not ended"
             if busy
-            else await self._run(tx, card.agent.id, card.agent.handle)
+            else await self._run(tx, card.agent.id, card.agent.handle, frozenset())
         )
         wake = Wake(do="launch", agent=card.agent.handle, rule=None, because=because, happens=True, then=then)
         return [wake], None
 
-    async def _run(self, tx: Tx, agent_id: UUID, handle: str) -> str:
-        """Return what would become of a run of the agent."""
+    async def _run(self, tx: Tx, agent_id: UUID, handle: str, labels: Collection[str]) -> str:
+        """Return what would become of a run of the agent that needs a runner with these labels."""
         wait = await limits.ceiling_wait_seconds(tx.handle, tx.tenant, agent_id, self._per_hour_max)
         if wait is not None:
             return f"waits: {handle} was launched {self._per_hour_max} times within the hour: its ceiling"
-        row = await tx.handle.fetchrow(_AGENT_READY, tx.tenant, agent_id, self._silence)
+        row = await tx.handle.fetchrow(_AGENT_READY, tx.tenant, agent_id, self._silence, sorted(labels))
         assert row is not None
         if row["paused"]:
             return f"queued, and waits: {handle} is paused"
-        return f"launches {handle}" if row["served"] else "queued, and waits for a runner"
+        if row["served"]:
+            return f"launches {handle}"
+        having = f" with {', '.join(sorted(labels))}" if labels else ""
+        return f"queued, and waits for a runner{having}"
 
 
 def _wake(version: RuleVersion, outlook: Outlook) -> Wake:

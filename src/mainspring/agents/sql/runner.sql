@@ -10,8 +10,8 @@ select n.id, n.handle
 
 -- name: meet_runner
 -- A runner by its name. A new incarnation begins undrained; how many slots it has grows as it shows them, unless it says.
-insert into mainspring.runners as w (tenant_id, id, name, incarnation, agents, slots)
-values ($1, $2, $3, $4, $5::uuid[], $6)
+insert into mainspring.runners as w (tenant_id, id, name, incarnation, agents, slots, labels)
+values ($1, $2, $3, $4, $5::uuid[], $6, $8::text[])
 on conflict (tenant_id, name) do update
    set incarnation  = excluded.incarnation,
        agents       = case when w.incarnation = excluded.incarnation
@@ -19,6 +19,7 @@ on conflict (tenant_id, name) do update
                            else excluded.agents end,
        slots        = case when $7 or w.incarnation <> excluded.incarnation then excluded.slots
                            else greatest(w.slots, excluded.slots) end,
+       labels       = excluded.labels,
        draining     = w.draining and w.incarnation = excluded.incarnation,
        last_seen_at = clock_timestamp()
 returning w.id, w.draining;
@@ -39,18 +40,19 @@ update mainspring.runs r
 returning r.id;
 
 -- name: lock_due_agents
--- Agents with something to claim: the least of an index's order, however many wait behind it. Locked, so that what they hold can be counted by the next statement and stays true.
+-- Agents with something that a runner of these labels may claim: the least of an index's order, however many wait behind it. Locked, so that what they hold can be counted by the next statement and stays true.
 select a.id, a.slots
   from mainspring.agents a
  where a.tenant_id = $1 and a.id = any($2::uuid[]) and not a.paused
    and (select min(r.not_before)
           from mainspring.runs r
-         where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued') <= statement_timestamp()
+         where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued'
+           and r.runner_labels <@ $3::text[]) <= statement_timestamp()
  order by a.id
    for no key update of a;
 
 -- name: claim_run
--- The run that has waited longest, of the agents that have a slot free, into the runner's first slot that holds none.
+-- The run that has waited longest for a runner of these labels, of the agents that have a slot free, into the runner's first slot that holds none.
 -- A run that somebody has locked is busy: skip it.
 with place as (
     select min(free.slot) as slot
@@ -71,7 +73,7 @@ with place as (
         select q.id, q.not_before
           from mainspring.runs q
          where q.tenant_id = $1 and q.agent_id = room.id and q.state = 'queued'
-           and q.not_before <= statement_timestamp()
+           and q.not_before <= statement_timestamp() and q.runner_labels <@ $9::text[]
          order by q.not_before, q.id
          limit 1
            for no key update skip locked) as first

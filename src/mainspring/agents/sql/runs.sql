@@ -1,9 +1,10 @@
 -- name: queue_run
 insert into mainspring.runs
     (tenant_id, id, agent_id, card_id, card_key, effect_kind, effect_key, event_seq, rule_id, rule_version,
-     card_state_version, state, prompt, trigger, via, depth, trust, exclusive, queued_timeout_seconds, queued_until)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'queued', $12, $13, $14::uuid[], $15, $16, $17,
-        $18::double precision, clock_timestamp() + make_interval(secs => $18::double precision));
+     card_state_version, state, prompt, trigger, via, depth, trust, exclusive, runner_labels,
+     queued_timeout_seconds, queued_until)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'queued', $12, $13, $14::uuid[], $15, $16, $17, $18::text[],
+        $19::double precision, clock_timestamp() + make_interval(secs => $19::double precision));
 
 -- name: lock_runs
 -- The rows of one table are locked by id; what they hold is read by the next statement, behind the lock.
@@ -16,8 +17,8 @@ select id
 -- name: runs
 select r.id, r.agent_id, n.handle as agent_handle, r.card_id, r.card_key, r.effect_kind, r.effect_key, r.event_seq,
        r.rule_id, r.rule_version, r.card_state_version, r.state, r.attempts, r.unbegun, r.claim_id, w.name as runner, r.slot,
-       r.lease_until, r.not_before, r.cancel_requested, r.prompt, r.trigger, r.via, r.depth, r.trust, r.outcome, r.error,
-       r.log_bytes, r.created_at, r.started_at, r.ended_at
+       r.lease_until, r.not_before, r.cancel_requested, r.prompt, r.trigger, r.via, r.depth, r.trust, r.runner_labels,
+       r.outcome, r.error, r.log_bytes, r.created_at, r.started_at, r.ended_at
   from mainspring.runs r
   join mainspring.accounts n on n.tenant_id = r.tenant_id and n.id = r.agent_id
   left join mainspring.runners w on w.tenant_id = r.tenant_id and w.id = r.runner_id
@@ -85,12 +86,12 @@ select id from those order by id desc limit $3;
 
 -- name: waiting_of_run
 -- What a queued run waits for, as one row of facts.
-select a.paused, a.slots,
+select a.paused, a.slots, r.runner_labels as labels,
        r.not_before > statement_timestamp() as early,
        (select count(*) from mainspring.runs h
          where h.tenant_id = a.tenant_id and h.agent_id = a.id and h.state in ('claimed', 'running')) as held,
        exists (select from mainspring.runners w
-                where w.tenant_id = a.tenant_id and a.id = any(w.agents) and not w.draining
+                where w.tenant_id = a.tenant_id and a.id = any(w.agents) and not w.draining and r.runner_labels <@ w.labels
                   and w.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as served
   from mainspring.runs r
   join mainspring.agents a on a.tenant_id = r.tenant_id and a.id = r.agent_id

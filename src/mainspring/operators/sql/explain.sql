@@ -120,13 +120,13 @@ select r.id
 -- With what it may be waiting for: its agent's pause and slots, and a runner that has been seen lately; or a person's answer.
 select r.id, r.card_id, r.card_key, r.effect_kind, r.effect_key, r.event_seq, r.rule_id, r.rule_version, r.state, r.attempts,
        r.lease_until, r.not_before, r.not_before > statement_timestamp() as later, r.cancel_requested, r.outcome, r.error,
-       r.created_at, r.started_at, r.ended_at, a.handle as agent, g.paused, g.slots,
+       r.created_at, r.started_at, r.ended_at, r.runner_labels, a.handle as agent, g.paused, g.slots,
        coalesce(r.lease_until < statement_timestamp(), false) as lease_over,
        (select count(*) from mainspring.runs o
          where o.tenant_id = r.tenant_id and o.agent_id = r.agent_id and o.state in ('claimed', 'running')) as held,
        w.name as runner,
        (select count(*) from mainspring.runners l
-         where l.tenant_id = r.tenant_id and r.agent_id = any(l.agents) and not l.draining
+         where l.tenant_id = r.tenant_id and r.agent_id = any(l.agents) and not l.draining and r.runner_labels <@ l.labels
            and l.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as runners_seen,
        (select min(k.asked_at) from mainspring.asks k
          where k.tenant_id = r.tenant_id and k.run_id = r.id and k.state = 'open'

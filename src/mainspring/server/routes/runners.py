@@ -30,6 +30,7 @@ class RunnerOut(BaseModel):
     name: str
     incarnation: UUID
     agents: list[str]
+    labels: list[str]
     slots: int
     busy: int
     runs: list[UUID]
@@ -64,6 +65,11 @@ class Ask(BaseModel):
     )
     capacity: int | None = Field(
         default=None, ge=1, le=SLOT_MAX + 1, description="How many slots it has in all"
+    )
+    labels: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="What it has, like gpu: it takes runs that need nothing else",
     )
 
     @model_validator(mode="after")
@@ -160,6 +166,7 @@ async def claim(
         agents=frozenset(handle.strip().lower() for handle in body.agents),
         slots=tuple(sorted({*body.slots, *([] if body.slot is None else [body.slot])})),
         capacity=body.capacity,
+        labels=frozenset(label.strip().lower() for label in body.labels),
     )
     with request.app.state.load.wait(caller.tenant_id):
         claimed = await or_gone(request, service.claim(asked, wait_seconds=wait)) or Claimed()

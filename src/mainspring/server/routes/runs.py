@@ -104,6 +104,7 @@ class WholeRun(RunOut):
     """A run with its prompt, why it runs, every attempt, all that it asked, and what it waits for: a runner, or an answer."""
 
     waiting: str | None
+    runner_labels: list[str]
     prompt: str
     cause: CauseOut
     attempt_list: list[AttemptOut]
