@@ -62,6 +62,7 @@ RUN = Run(
     via=(UUID(int=13),),
     depth=1,
     trust=Trust.MEMBER,
+    runner_labels=(),
     outcome=None,
     error=None,
     log_bytes=0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import asyncpg
 import pytest
 
@@ -38,9 +40,9 @@ async def test_looking_for_work_reads_no_finished_runs(fresh_database):
     )
     await conn.execute("analyze mainspring.runs")
     asked = {
-        "claimable": ([tenant, tenant], [agent, other]),
-        "lock_due_agents": (tenant, [agent, other]),
-        "claim_run": (tenant, [agent, other], [9, 9], new_id(), None, new_id(), [0], 60.0),
+        "claimable": (json.dumps([[str(tenant), str(agent), []], [str(tenant), str(other), ["gpu"]]]),),
+        "lock_due_agents": (tenant, [agent, other], []),
+        "claim_run": (tenant, [agent, other], [9, 9], new_id(), None, new_id(), [0], 60.0, []),
         "silent_tenants": (),
         "lock_silent": (tenant, 100),
     }

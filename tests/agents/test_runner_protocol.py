@@ -364,6 +364,22 @@ async def test_one_question_serves_all_polls_and_wakes_only_as_many_as_there_is_
     assert place.room.polls.asleep == 0
 
 
+async def test_a_run_wakes_a_poll_that_may_take_it_and_none_that_may_not(place):
+    agent = await place.agent(slots=200)
+    plain = asyncio.create_task((await place.runner("coder", name="plain")).claim(wait_seconds=30))
+    await asleep(place, 1)
+    gpu = asyncio.create_task((await place.runner("coder", name="gpu")).take(wait_seconds=30, labels=["gpu"]))
+    await asleep(place, 2)
+    run_id = await place.queue(agent, runner_labels=("gpu",))
+    await place.room.polls.run_once()
+    assert (await gpu).run.id == run_id
+    for _ in range(101):
+        await place.queue(agent, runner_labels=("tpu",))
+    behind = await place.queue(agent)
+    await place.room.polls.run_once()
+    assert (await plain).work.run.id == behind
+
+
 async def test_a_token_revoked_while_its_poll_waits_claims_nothing(place):
     agent = await place.agent()
     runner = await place.runner("coder")

@@ -81,7 +81,7 @@ def run_of(state: RunState, attempts: int, cancelled: bool, unbegun: int) -> Run
         id=LAST, agent_id=LAST, agent_handle="echo", card_id=None, card_key=None, effect_kind="launch", effect_key="1:2",
         event_seq=1, rule_id=None, rule_version=None, card_state_version=None, state=state, attempts=attempts, claim_id=LAST, unbegun=unbegun,
         runner="laptop", slot=0, lease_until=None, not_before=moment, cancel_requested=cancelled, prompt="", trigger={}, via=(),
-        depth=0, trust=Trust.MEMBER, outcome=None, error=None, log_bytes=0, created_at=moment, started_at=None, ended_at=None,
+        depth=0, trust=Trust.MEMBER, runner_labels=(), outcome=None, error=None, log_bytes=0, created_at=moment, started_at=None, ended_at=None,
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ are runs to claim. Nothing is owed by what stands here: if this process dies, it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from uuid import UUID
 
 from mainspring.agents.model import RunPolicy
@@ -19,16 +20,24 @@ from mainspring.db import Database
 _CLAIMABLE = SQL["claimable"]
 _SEEN_RUNNERS = SQL["seen_runners"]
 
+_Work: TypeAlias = tuple[UUID, UUID, tuple[str, ...]]  # of a tenant's agent, for a runner with these labels
+
 
 @dataclass(eq=False, slots=True)
 class Poll:
-    """One runner that waits. Its agents are known once it has looked for the first time."""
+    """One runner that waits, and what it has. Its agents are known once it has looked for the first time."""
 
     tenant_id: UUID
+    labels: tuple[str, ...] = ()
     agents: tuple[UUID, ...] = ()
     runner_id: UUID | None = None
     asleep: bool = False
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def could_do(self) -> Iterator[_Work]:
+        """Whose runs it could do, with what it has."""
+        return ((self.tenant_id, agent, self.labels) for agent in self.agents)
 
     def wake(self) -> None:
         """Make it look again."""
@@ -60,9 +69,9 @@ class Polls:
         self._heard: set[tuple[UUID, UUID]] = set()
 
     @contextmanager
-    def waiting(self, tenant: UUID) -> Iterator[Poll]:
+    def waiting(self, tenant: UUID, labels: Iterable[str] = ()) -> Iterator[Poll]:
         """Wait here for the length of the block."""
-        poll = Poll(tenant)
+        poll = Poll(tenant, tuple(sorted(labels)))
         self._waiting[poll] = None
         try:
             yield poll
@@ -83,12 +92,14 @@ class Polls:
         polls = list(self._waiting)
         heard, self._heard = self._heard, set()
         heard |= {(poll.tenant_id, poll.runner_id) for poll in polls if poll.runner_id is not None}
-        asked = sorted({(poll.tenant_id, agent) for poll in polls for agent in poll.agents})
+        asked = sorted({work for poll in polls for work in poll.could_do})
         if not heard and not asked:
             return False
         async with self._db.system("run polls") as scope:
             found = (
-                await scope.fetch(_CLAIMABLE, [t for t, _ in asked], [a for _, a in asked]) if asked else []
+                await scope.fetch(_CLAIMABLE, [[str(t), str(a), labels] for t, a, labels in asked])
+                if asked
+                else []
             )
             live, spare = sorted(heard), self._policy.lease_seconds / 6
             drained = await scope.fetch(_SEEN_RUNNERS, [t for t, _ in live], [r for _, r in live], spare)
@@ -96,15 +107,15 @@ class Polls:
         for poll in polls:
             if (poll.tenant_id, poll.runner_id) in draining:
                 poll.wake()
-        _wake(polls, {(row["tenant_id"], row["agent_id"]): row["n"] for row in found})
+        _wake(polls, {asked[row["place"] - 1]: row["n"] for row in found})
         return False
 
 
-def _wake(polls: list[Poll], claimable: dict[tuple[UUID, UUID], int]) -> None:
-    """Wake one poll for each run, the oldest poll first: the rest sleeps on."""
+def _wake(polls: list[Poll], claimable: dict[_Work, int]) -> None:
+    """Wake one poll for each run, the oldest first of those with the same labels: the rest sleeps on."""
     for poll in polls:
-        for agent in poll.agents:
-            if claimable.get((poll.tenant_id, agent), 0) > 0:
-                claimable[poll.tenant_id, agent] -= 1
+        for work in poll.could_do:
+            if claimable.get(work, 0) > 0:
+                claimable[work] -= 1
                 poll.wake()
                 break

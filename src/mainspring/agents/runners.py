@@ -124,7 +124,7 @@ class RunnerService:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_seconds
-        with self._polls.waiting(request.tenant_id) as poll:
+        with self._polls.waiting(request.tenant_id, request.labels) as poll:
             while True:
                 poll.rest()
                 claimed = await self._look(request, poll)

@@ -215,16 +215,19 @@ update mainspring.runs r
 returning r.claim_lines as next, r.log_truncated as truncated;
 
 -- name: claimable
--- One question for all the polls that wait in this process: which agents have work that could be claimed now, and how much?
+-- One question for all the polls that wait in this process. For each [tenant, agent, labels] of theirs, by its place: how much work
+-- of the agent could a runner of these labels claim now?
 -- (Without the order it would read finished runs, too, while it looks for a hundred that are queued.)
-select w.tenant_id, w.agent_id, least(due.n, a.slots - held.n) as n
-  from unnest($1::uuid[], $2::uuid[]) as w(tenant_id, agent_id)
+select w.place, least(due.n, a.slots - held.n) as n
+  from (select one.place, (one.asked ->> 0)::uuid as tenant_id, (one.asked ->> 1)::uuid as agent_id,
+               array(select jsonb_array_elements_text(one.asked -> 2)) as labels
+          from jsonb_array_elements($1::jsonb) with ordinality as one(asked, place)) as w
   join mainspring.agents a on a.tenant_id = w.tenant_id and a.id = w.agent_id and not a.paused
  cross join lateral (
     select count(*) as n
       from (select from mainspring.runs q
              where q.tenant_id = w.tenant_id and q.agent_id = w.agent_id and q.state = 'queued'
-               and q.not_before <= statement_timestamp()
+               and q.not_before <= statement_timestamp() and q.runner_labels <@ w.labels
              order by q.not_before, q.id
              limit 100) as first) as due
  cross join lateral (
