@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -100,6 +104,40 @@ def test_a_kill_while_a_moved_card_is_carried_loses_and_doubles_nothing(
         [run] = runs_of(server, card)
         assert run["state"] == "done"
         assert card_now(server, card)["labels"] == []
+    verified(server)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_server_that_is_frozen_in_a_request_frees_its_tenant_and_thawed_it_serves_on(
+    server: DevServer,
+) -> None:
+    wait_until(server.is_up, "both servers up")
+    victim = server.pid("server-1")
+    assert victim is not None
+    card, address = new_card(server), f"{server.url()}/api/v1/cards"
+    server.arm(f"{FaultPoint.APPEND_BEFORE_COMMIT}:stop")
+    with ThreadPoolExecutor(1) as aside:
+        asked = aside.submit(
+            server.http.post, f"{address}/{card['key']}/move", json={"state": "doing"}, timeout=60
+        )
+        wait_until(lambda: is_stopped(victim), "the stop")
+        try:
+            # it waits for the frozen one's lock of the log, and no lock is waited for longer than 5 s
+            moved = server.call("POST", f"/cards/{card['key']}/move", {"state": "doing"}, server=2)
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        answer = asked.result()
+
+    assert moved["state"] == "doing"
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+    wait_until(lambda: card_now(server, card)["state"] == "review", f"{card['key']} in review")
+    [run] = runs_of(server, card)
+    assert (run["state"], card_now(server, card)["labels"]) == ("done", [])
+    assert server.pid("server-1") == victim
+    assert server.call("GET", f"/cards/{card['key']}")["state"] == "review"
     verified(server)
 
 
