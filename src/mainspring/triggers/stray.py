@@ -28,7 +28,7 @@ _BATCH: Final = 200
 
 
 async def free_stray(spine: ServerSpine, db: Database) -> int:
-    """Set free what no pause holds, a transaction a tenant; return how many rows those were."""
+    """Set free what no pause holds, a transaction a rule; return how many rows those were."""
     freed, failed = 0, set[UUID]()
     while True:
         async with db.system(LOOP) as scope:
@@ -45,8 +45,10 @@ async def free_stray(spine: ServerSpine, db: Database) -> int:
 
 
 async def _of_tenant(spine: ServerSpine, tenant: UUID, rules: list[UUID]) -> int:
-    async with spine.open(tenant) as tx:
-        freed = sum([await verbs.free_stray(tx, rule) for rule in rules])
+    freed = 0
+    for rule in rules:  # each in a transaction of its own: what was set free is locked behind every rule
+        async with spine.open(tenant) as tx:
+            freed += await verbs.free_stray(tx, rule)
     if freed:
         telemetry.sweep_repaired.labels("held").inc(freed)
     return freed
