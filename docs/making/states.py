@@ -11,7 +11,7 @@ from mainspring.boards.effects import REFLECT
 from mainspring.spine import effects
 from mainspring.spine.drain import EVENT_KIND
 from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
-from mainspring.triggers.effects import LAUNCH
+from mainspring.triggers.launch import LAUNCH
 from making.markdown import code, table
 
 NOBODY = UUID(int=0)

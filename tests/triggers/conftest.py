@@ -23,7 +23,7 @@ from mainspring.spine.engine import Spine
 from mainspring.spine.events import NO_CAUSE, Cause, Event
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.deadlines import DEADLINES, age
-from mainspring.triggers import effects
+from mainspring.triggers import dispatch, effects
 from mainspring.triggers.explain import RuleVerdict, verdicts
 from mainspring.triggers.model import Rule
 from mainspring.triggers.preview import PreviewService
@@ -118,7 +118,7 @@ class House:
             return {verdict.name: verdict for verdict in await verdicts(scope, event)}
 
     async def sweep(self) -> int:
-        return await effects.dispatch_sweep(self.spine, self.db, horizon_seconds=6 * 86_400.0)
+        return await dispatch.dispatch_sweep(self.spine, self.db, horizon_seconds=6 * 86_400.0)
 
     async def later(self, *, days: float = 0.0, seconds: float = 0.0) -> None:
         """Let time pass."""

@@ -11,7 +11,7 @@ from mainspring import telemetry
 from mainspring.boards.model import CardEdit
 from mainspring.ids import new_id
 from mainspring.spine.events import Cause, Trust
-from mainspring.triggers import effects
+from mainspring.triggers import dispatch
 from tests.databases import connected
 
 from .conftest import STATES, House, _account
@@ -208,7 +208,7 @@ async def missed_cards(house: House, count: int) -> None:
 async def test_a_tenant_for_which_nothing_can_be_owed_holds_up_no_other_tenants_dispatches(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "_SWEEP_BATCH", 2)
+    monkeypatch.setattr(dispatch, "_SWEEP_BATCH", 2)
     first, broken, last = house, await neighbour(house), await neighbour(house)
     for one, cards in ((first, 3), (broken, 3), (last, 1)):
         await missed_cards(one, cards)

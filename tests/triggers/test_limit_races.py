@@ -11,7 +11,7 @@ from mainspring.rooms import ServerSpine
 from mainspring.spine.effects import Held, resolve
 from mainspring.spine.ports import ClaimRequest
 from mainspring.triggers import verbs
-from mainspring.triggers.effects import LAUNCH
+from mainspring.triggers.launch import LAUNCH
 
 from .conftest import House
 from .test_limits import lower_ceiling

@@ -30,7 +30,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("spine.engine", "create tenant"): (1, "a tenant that is not there yet can open no scope"),
     # the rooms' sweeps: which tenants have something to repair; what they repair is done a tenant at a time
     ("agents.silence", "silent runs"): (2, "the database's time; which tenants have runs that nobody renews or takes"),
-    ("triggers.effects", "dispatch sweep"): (1, "which cards' dispatches were never owed"),
+    ("triggers.dispatch", "dispatch sweep"): (1, "which cards' dispatches were never owed"),
     ("triggers.effects", "trim firings"): (1, "trims what limits have counted and count no more"),
     ("triggers.stray", "held rows"): (1, "which rules that are not paused hold rows"),
     ("commands.keys", "trim keys"): (1, "trims answers that were kept long enough"),

@@ -16,7 +16,7 @@ from mainspring.boards.model import Card, snapshot
 from mainspring.db import Scope
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.rooms import Tx
-from mainspring.spine.effects import Deferred, Done, Dropped, Effect, Failed, Outcome
+from mainspring.spine.effects import Deferred, Done, Dropped, Effect, EffectKind, Failed, Outcome
 from mainspring.spine.events import Cause, Event
 from mainspring.spine.ports import EventLog
 from mainspring.triggers import acting, limits, prompts
@@ -25,6 +25,7 @@ from mainspring.triggers.matcher import card_of
 from mainspring.triggers.model import Cards, Launch, Options, RuleVersion, Runs
 from mainspring.triggers.prompts import Filled, Missing, TooLong
 
+LAUNCH: Final = EffectKind(name="launch", transactional=True, lease_seconds=10)
 LOOK_AGAIN_SECONDS_MIN: Final = 5.0
 LOOK_AGAIN_SECONDS_MAX: Final = 30.0
 LAUNCHES_PER_HOUR_MAX: Final = 1_000  # of one agent, whatever launches it, unless the settings say otherwise

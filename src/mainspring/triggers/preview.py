@@ -18,7 +18,7 @@ from mainspring.rooms import Actor, FieldError, Invalid, ServerSpine, Tx
 from mainspring.spine.events import Event
 from mainspring.spine.ports import Owes
 from mainspring.triggers import history, limits, prompts
-from mainspring.triggers.effects import Dispatch
+from mainspring.triggers.dispatch import Dispatch
 from mainspring.triggers.explain import RuleVerdict
 from mainspring.triggers.history import Told
 from mainspring.triggers.limits import Pass, TooOften

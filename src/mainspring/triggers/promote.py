@@ -6,15 +6,19 @@ it is dispatched like any other: by the event that this leaves. If it dies here,
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.agents.model import Agent
 from mainspring.boards.model import Account, Card
 from mainspring.db import Scope
 from mainspring.rooms import Tx, system_actor
-from mainspring.spine.effects import Done, Dropped, Effect, Failed, Outcome
+from mainspring.spine.effects import Done, Dropped, Effect, EffectKind, Failed, Outcome
 from mainspring.spine.ports import EventLog
 from mainspring.triggers import acting, limits
 from mainspring.triggers.acting import Begun, Stop
 from mainspring.triggers.model import Cards, Promote, Runs
+
+PROMOTE: Final = EffectKind(name="promote", transactional=True, lease_seconds=10)
 
 
 class Promoter:
