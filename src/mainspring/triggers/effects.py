@@ -6,7 +6,6 @@ done and settled in one transaction: if one dies, none of it happened, and the n
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from mainspring.triggers.promote import PROMOTE, Promoter
 from mainspring.triggers.terms import carried_by
 from mainspring.triggers.verbs import SQL, version_of
 
-log = logging.getLogger("mainspring.triggers")
 
 _VERSIONS_FOR = SQL["versions_for"]
 
