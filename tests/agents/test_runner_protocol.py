@@ -408,6 +408,25 @@ async def test_a_waiting_runner_stays_live_and_a_gone_one_does_not(place):
     assert not (await place.room.runners.get_runner(place.tenant, "laptop")).live
 
 
+async def test_a_runner_that_says_goodbye_is_waited_for_by_nobody_until_it_comes_back(place):
+    agent = await place.agent()
+    runner = await place.runner("coder")
+    await runner.claim()
+    run_id = await place.queue(agent)
+    service = place.room.runners
+    await service.leave(place.tenant, "laptop", new_id())
+    assert (await place.room.agents.get(place.tenant, str(agent))).served, (
+        "another incarnation's word is not its own"
+    )
+    await service.leave(place.tenant, "laptop", runner.incarnation)
+    assert not (await place.room.agents.get(place.tenant, str(agent))).served
+    assert not (await service.get_runner(place.tenant, "laptop")).live
+    assert (await place.room.runs.get(place.tenant, run_id)).waiting == "waiting for a runner"
+    runner.incarnation = new_id()
+    assert (await runner.take()).run.id == run_id
+    assert (await service.get_runner(place.tenant, "laptop")).live
+
+
 async def test_a_run_that_nobody_serves_waits_for_a_runner(place):
     run_id = await place.queue(await place.agent())
     assert (await place.room.runs.get(place.tenant, run_id)).waiting == "waiting for a runner"

@@ -76,8 +76,10 @@ async def test_a_board_and_a_card_from_the_command_line(cli):
         0,
         ["states   todo, ready:eligible, done:terminal", "reflect  done=done"],
     )
+    code, _, err = await cli("board", "create", "still", "--state", "todo")
+    assert (code, "will move no card here" in err) == (0, True)
     code, out, _ = await cli("board", "list", "--json")
-    assert [json.loads(line)["key"] for line in out.splitlines()] == ["OPS", "DEV"]
+    assert [json.loads(line)["key"] for line in out.splitlines()] == ["OPS", "DEV", "STILL"]
     code, out, _ = await cli(
         "card", "create", "DEV", "Mend the pump", "--label", "Bug", "--label", "p1", "--agent", "echo",
         "--field", "n=1", "--field", "who=ana",

@@ -260,6 +260,8 @@ def test_where_it_stood_the_last_time_another_listens_now_it_moves_on_and_stays_
         dev.until("stop      Ctrl-C")
     now = urlsplit(dev.introduction()["url"]).port
     assert now > port
+    assert f"port {port} is another's: using {now}" in dev.said
+    assert (state / "url").read_text() == f"http://127.0.0.1:{now}\n"
     assert (state / "port").read_text().strip() == str(now)
 
 

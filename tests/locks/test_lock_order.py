@@ -281,6 +281,8 @@ async def desk(tour: Tour) -> None:
     await tour.send("POST", f"effects/{pending[0]['id']}/cancel")
     runner = (await tour.send("GET", "runners"))["data"][0]
     await tour.send("POST", f"runners/{runner['id']}/drain")
+    leaving = {"runner": "laptop", "incarnation": tour.kept["incarnation"]}
+    await tour.send("POST", "runner/leave", leaving, "runner")
 
 
 async def holes(tour: Tour) -> None:

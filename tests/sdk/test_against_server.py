@@ -361,7 +361,7 @@ def test_exit_75_is_tried_again_and_other_codes_are_dead_letters(
     start("-m", "mainspring", "runner", "start", "--agent", agent, "--exec", program)
     run = reaches(server, run_id, "failed")
     assert run["attempts"] == 2
-    assert run["error"] == "exit 3\nfor good"
+    assert run["error"] == "for good (exit 3)"
 
 
 def test_the_readmes_agent_runs_with_a_newcomers_token(server: DevServer, start: Started) -> None:

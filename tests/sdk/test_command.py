@@ -123,7 +123,11 @@ async def test_exit_75_is_try_again() -> None:
 
 
 async def test_any_other_exit_is_failed_with_what_it_said() -> None:
-    assert await Doing("echo out; echo why >&2; exit 3").task == Failed("exit 3\nwhy")
+    assert await Doing("echo out; echo why >&2; exit 3").task == Failed("why (exit 3)")
+    assert await Doing("echo Traceback >&2; echo why >&2; exit 3").task == Failed(
+        "why (exit 3)\nTraceback\nwhy"
+    )
+    assert await Doing("exit 3").task == Failed("exit 3")
 
 
 async def test_a_signal_is_failed() -> None:

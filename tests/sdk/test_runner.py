@@ -288,7 +288,7 @@ async def test_what_an_earlier_runner_left_is_sent_before_a_single_run(wire: Wir
     runner = Runner(url=wire.url, token="t", spool=spool, wait_seconds=0)
     runner.command("coder", ["true"])
     await runner.serve(once=True)
-    assert [asked.path.rsplit("/", 1)[-1] for asked in wire.asked] == ["whoami", "complete", "claim"]
+    assert [asked.path.rsplit("/", 1)[-1] for asked in wire.asked] == ["whoami", "complete", "claim", "leave"]
     assert Spool(spool).waiting() == []
 
 

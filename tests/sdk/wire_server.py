@@ -142,6 +142,8 @@ class WireServer:
                 return Says(body={"token_kind": "runner"})
             case "heartbeat":
                 return Says(body={"cancel": False, "drain": False, "steer": []})
+            case "leave":
+                return Says(204, b"")
             case "log":
                 return Says(body={"next": 0, "truncated": False})
             case "complete":
@@ -152,11 +154,17 @@ class WireServer:
     def _claim(self, asked: Asked) -> Says:
         agents = asked.body["agents"]
 
+        def is_gone() -> bool:
+            return any(
+                later.path.endswith("/leave") and later.body["incarnation"] == asked.body["incarnation"]
+                for later in self.asked
+            )
+
         def mine() -> bool:
-            return self._closing or any(run["agent"]["handle"] in agents for run in self._runs)
+            return self._closing or is_gone() or any(run["agent"]["handle"] in agents for run in self._runs)
 
         self._changed.wait_for(mine, timeout=float(asked.query["wait"][0]))
-        for run in self._runs:
+        for run in [] if is_gone() else self._runs:
             if run["agent"]["handle"] in agents:
                 self._runs.remove(run)
                 return Says(body={"run": {**run, "slot": asked.body["slots"][0]}, "drain": False})

@@ -113,6 +113,8 @@ async def test_a_plan_changes_nothing_and_a_replay_does_what_it_said(haunted):
     events = (await haunted.get("events", last=20))["data"]
     named = [one["kind"] for one in events if one["data"].get("operation") == started["id"]]
     assert sorted(named) == ["effect.replayed", "run.queued"]
+    told = str((await haunted.get("explain", ref=run["id"]))["tree"])
+    assert "is queued by operator: replayed" in told
     assert (await haunted.get("verify"))["ok"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.boards.model import BoardState
 from mainspring.ids import new_id
 from mainspring.rooms import Conflict, Invalid, NotFound, VersionConflict
 
@@ -134,6 +135,30 @@ async def test_names_that_stand_for_nothing(house: House) -> None:
     written = (await house.rules.create(house.ana, body)).as_json()
     assert written["remarks"] == [{"pointer": "/when/boards", "detail": "there is no board NONE"}]
     assert await rules_seq(house) == written["from_seq"]
+
+
+@pytest.mark.parametrize(
+    ("when", "echoed"),
+    [
+        ({"to_states": ["doing", "done"], "boards": ["ECHO"]}, "doing"),
+        ({"to_states": ["doing"]}, "doing"),
+        ({"to_states": ["doing"], "boards": ["WEB"]}, None),
+        ({"to_states": ["done"]}, None),
+        ({"to_states": ["doing"], "actors": ["members"]}, None),
+        ({"from_states": ["inbox"], "to_states": ["doing"]}, None),
+    ],
+)
+async def test_a_rule_that_runs_themselves_would_fire_is_remarked_on(
+    house: House, when: dict[str, Any], echoed: str | None
+) -> None:
+    states = [BoardState(name="inbox"), BoardState(name="doing"), BoardState(name="done")]
+    await house.boards.create_board(
+        house.ana, key="ECHO", name="Echo", states=states, reflect={"running": "doing"}
+    )
+    body = {"name": "r", "when": {"kinds": ["card.moved"], **when}, "do": {"launch": {"agent": "echo"}}}
+    remarks = (await house.rules.create(house.ana, body)).as_json()["remarks"]
+    expected = [] if echoed is None else [f"runs move their cards to {echoed}, and fire it, too"]
+    assert [one["detail"].partition(":")[0] for one in remarks] == expected
 
 
 async def test_pages_and_other_tenants(house: House) -> None:

@@ -44,6 +44,7 @@ _RENEW_RUN = SQL["renew_run"]
 _APPEND_LOG = SQL["append_log"]
 _RUNNERS = SQL["runners"]
 _DRAIN_RUNNER = SQL["drain_runner"]
+_LEAVE_RUNNER = SQL["leave_runner"]
 
 LOG_BYTES_MAX: Final = 1_048_576
 LOG_LINES_MAX: Final = 1_000
@@ -196,6 +197,11 @@ class RunnerService:
             found = await self._spine.store.events_at(tx.handle, tx.tenant, [run.event_seq])
             event = found.get(run.event_seq)
         return Work(run=run, card=card, event=event, answers=await self._asks.give(tx, run), secret=secret)
+
+    async def leave(self, tenant: UUID, name: str, incarnation: UUID) -> None:
+        """Take a runner's word that its process ends: from here on nobody waits for it. A name that is another's now is left alone."""
+        async with self._db.tenant(tenant) as scope:
+            await scope.execute(_LEAVE_RUNNER, tenant, name, incarnation)
 
     # heartbeat and log ----------------------------------------------------------------------------------------
 

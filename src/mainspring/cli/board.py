@@ -53,6 +53,10 @@ def create(
         "reflect": dict(_pair(one) for one in reflect or ()),
     }
     emit(Client.here().post("boards", body), json, _text)
+    if not body["reflect"]:
+        say(
+            "what becomes of a run will move no card here: --reflect done=STATE makes it so, when the board is made"
+        )
     return ExitCode.OK
 
 

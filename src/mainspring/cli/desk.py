@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from cyclopts import App, Parameter
 
@@ -64,6 +66,8 @@ def show(
     letter: Annotated[str, Parameter(help="The id of the effect or run.")], *, json: Json = False
 ) -> int:
     """Show a dead letter: its error, its attempts, what it was to do."""
+    if not _is_id(letter):
+        raise CliError(f"{letter} is no letter's id; `mainspring desk list` shows them", code=ExitCode.USAGE)
     emit(Client.here().get(f"desk/{segment(letter)}"), json)
     return ExitCode.OK
 
@@ -191,3 +195,9 @@ def _decide(verb: str, asked: dict[str, Any], rate: float | None, *, wait: bool,
             say(f"left alone: {one['id']}: {one['because']}")
         say(f"{word} {len(answer[word])}")
     return ExitCode.OK
+
+
+def _is_id(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(UUID(text))
+    return False

@@ -179,8 +179,12 @@ class _Dev:
         if asked is not None:
             self.sockets = ports.hold_row(asked, count, search=False)
             return
-        self.sockets = ports.hold_row(self.state.stored_port() or _FIRST_PORT, count)
-        self.state.store_port(self.sockets[0].getsockname()[1])
+        wanted = self.state.stored_port() or _FIRST_PORT
+        self.sockets = ports.hold_row(wanted, count)
+        taken = self.sockets[0].getsockname()[1]
+        if taken != wanted:
+            self.tell(f"port {wanted} is another's: using {taken}")
+        self.state.store_port(taken)
 
     def _server(self, name: str, sock: socket.socket) -> Program:
         fault = os.environ.get("MAINSPRING_FAULT")

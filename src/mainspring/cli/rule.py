@@ -317,7 +317,7 @@ def _text(rule: Mapping[str, Any]) -> str:
         name if value is True else f"{name} = {_asked(value)}" for name, value in rule["options"].items()
     )
     lines = [
-        f"{rule['name']}  {_state(rule)}, version {rule['version']}, judges events behind {rule['from_seq']}",
+        f"{rule['name']}  {_state(rule)}, version {rule['version']}, judges what happens after event {rule['from_seq']}",
         f"id       {rule['id']}",
         f"when     {_when(rule)}",
         f"{kind:<8} {_whom(said)}",

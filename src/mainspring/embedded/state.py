@@ -56,6 +56,11 @@ class StateFolder:
         return self.path / "token"
 
     @property
+    def url(self) -> Path:
+        """The server's address, for `curl "$(cat .mainspring/url)/..."`."""
+        return self.path / "url"
+
+    @property
     def runner_token(self) -> Path:
         """The built-in runner's token."""
         return self.path / "secrets" / "runner.token"
@@ -104,6 +109,7 @@ class StateFolder:
     def introduce(self, holder: Holder) -> None:
         """Tell other commands where the server is."""
         write_secret(self._introduction, json.dumps(asdict(holder), indent=2) + "\n")
+        self.url.write_text(f"{holder.url}\n")
 
     def holder(self) -> Holder | None:
         """Who works on the folder now; None when nobody does, or nobody has said so yet."""

@@ -19,7 +19,7 @@ DEADLINES: Mapping[str, tuple[str, ...]] = {
 RECORDS: Mapping[str, tuple[str, ...]] = {
     "accounts": ("created_at",),
     "agents": ("created_at",),
-    "runners": ("created_at",),
+    "runners": ("created_at", "left_at"),
     "boards": ("created_at",),
     "cards": ("created_at", "updated_at", "deleted_at"),
     "rules": ("created_at", "deleted_at", "paused_at"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from mainspring.agents.model import LIVE
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
 from mainspring.triggers.model import TERMS
@@ -180,7 +181,7 @@ class Story:
             if row["cause_seq"] == event.seq:
                 children.append(Node(f"led to event {row['seq']} {row['kind']}", "quiet"))
         text = (
-            f"{event.seq} {clock(event.occurred_at)} {event.kind}: {what_happened(event)} by {_handle(event)}"
+            f"{event.seq} {clock(event.occurred_at)} {event.kind}: {what_happened(event, by=_handle(event))}"
         )
         return Node(text, children=tuple(children))
 
@@ -232,27 +233,37 @@ def summary(found: Found) -> str:
     return ", ".join(parts) or "nothing is owed and nothing is dead"
 
 
-def what_happened(event: Event) -> str:
-    """Return an event's delta in words."""
+def what_happened(event: Event, *, by: str | None = None) -> str:
+    """Return an event's delta in words, and who did it; what was said at length comes last."""
+    what, tail = _delta(event)
+    return f"{what}{'' if by is None else f' by {by}'}{tail}"
+
+
+def _delta(event: Event) -> tuple[str, str]:
     data = event.data
     card, run = _part(data, "card"), _part(data, "run")
     named = str(card.get("key") or event.subject)
     if ask := _part(data, "ask"):
         asker = f"{run.get('agent')} on {named if card else 'no card'}"
         said = f" is answered: {ask['answer']}" if ask.get("answer") is not None else ""
-        return f"{asker} asks: {ask.get('question')}{said}"
+        return f"{asker} asks: {ask.get('question')}{said}", ""
     if run:
-        tail = f": {run.get('error') or run.get('outcome')}" if run.get("error") or run.get("outcome") else ""
-        return f"{run.get('agent')} on {named if card else 'no card'} is {run.get('state')}{tail}"
+        # what an earlier attempt came to is told where that attempt is
+        ended = run.get("error") or run.get("outcome")
+        why = (
+            ("replayed" if data.get("replay") else data.get("reason")) if run.get("state") in LIVE else ended
+        )
+        about = f"{run.get('agent')} on {named if card else 'no card'} is {run.get('state')}"
+        return about, f": {why}" if why else ""
     if "from" in data and "to" in data:
-        return f"{named} {data['from']} → {data['to']}"
+        return f"{named} {data['from']} → {data['to']}", ""
     if added := data.get("added"):
-        return f"{named} +{', +'.join(map(str, added))}"
+        return f"{named} +{', +'.join(map(str, added))}", ""
     if removed := data.get("removed"):
-        return f"{named} -{', -'.join(map(str, removed))}"
+        return f"{named} -{', -'.join(map(str, removed))}", ""
     if changed := data.get("changed"):
-        return f"{named} changed {', '.join(map(str, changed))}"
-    return named
+        return f"{named} changed {', '.join(map(str, changed))}", ""
+    return named, ""
 
 
 def effect_standing(row: Row) -> tuple[str, Tone]:

@@ -167,11 +167,19 @@ def _outcome(code: int, out: str, err: str) -> Outcome:
         case leash.CANNOT_START:
             return Failed(err or "the program could not be started")
         case _ if code > 128:
-            return Failed(f"ended by signal {code - 128}\n{err or out}".strip())
+            return _failed(f"ended by signal {code - 128}", err or out)
         case _ if code < 0:
-            return Failed(f"ended by signal {-code}\n{err or out}".strip())
+            return _failed(f"ended by signal {-code}", err or out)
         case _:
-            return Failed(f"exit {code}\n{err or out}".strip())
+            return _failed(f"exit {code}", err or out)
+
+
+def _failed(how: str, said: str) -> Failed:
+    """Say what went wrong in the first line, where dead letters are told apart by it: the last line is where programs say so."""
+    lines = said.strip().splitlines()
+    if not lines:
+        return Failed(how)
+    return Failed("\n".join([f"{lines[-1].strip()} ({how})", *(lines if len(lines) > 1 else [])]))
 
 
 def _fitting(prompt: str) -> str:

@@ -256,6 +256,8 @@ def _said(outcome: Outcome | HandedBack | None) -> str:
             return "handed back"
         case NeedsInput(question):
             return f"needs input: {question}"
+        case Failed(error) | Retry(error=error):
+            return f"{type(outcome).__name__.lower()}: {error.partition(chr(10))[0]}"
         case _:
             return type(outcome).__name__.lower()
 

@@ -13,6 +13,7 @@ from mainspring.sdk.client import ANSWER_SECONDS, FOR_EVER, Client
 from mainspring.sdk.wire import segment
 
 DEFAULT_LEASE_SECONDS = 60.0
+GOODBYE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,14 @@ async def claim(
     )
     run = answer.get("run")
     return Polled(run=_claimed(run) if run else None, drain=bool(answer.get("drain")))
+
+
+async def leave(client: Client, identity: Identity) -> None:
+    """Say that this process ends. Nothing depends on it: who says nothing is missed after a lease."""
+    body = {"runner": identity.name, "incarnation": identity.incarnation}
+    await client.call(
+        "POST", "/runner/leave", body=body, answer_seconds=GOODBYE_SECONDS, patience_seconds=GOODBYE_SECONDS
+    )
 
 
 async def heartbeat(client: Client, claimed: Claimed) -> Beat:

@@ -18,7 +18,7 @@ from typing import Any
 from mainspring.sdk import protocol
 from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.client import FOR_EVER, Client
-from mainspring.sdk.errors import NotAuthorized, Unreachable
+from mainspring.sdk.errors import MainspringError, NotAuthorized, Unreachable
 from mainspring.sdk.execution import Agent, Execution, deliver
 from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Heard, Liveness, Lost, News
 from mainspring.sdk.protocol import Claimed, Identity, Polled
@@ -124,6 +124,8 @@ class Shift:
             await asyncio.to_thread(self._liveness.stop)
         if self._fatal is not None:
             raise self._fatal
+        with contextlib.suppress(MainspringError):
+            await protocol.leave(self._client, self._identity)
 
     async def _until_done(self) -> None:
         """Return when no work is left, or the drain's deadline has come."""

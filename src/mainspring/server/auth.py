@@ -81,6 +81,7 @@ VERBS: Mapping[str, Access] = {
     "runner.show": _VIEW,
     "runner.drain": _OPERATE,
     "runner.claim": Access(Role.MEMBER, RUNNERS),
+    "runner.leave": Access(Role.MEMBER, RUNNERS),
     "run.list": _VIEW,
     "run.show": Access(Role.VIEWER, ANYONE, own="run"),
     "run.log": Access(Role.VIEWER, WITH_RUN, own="run"),

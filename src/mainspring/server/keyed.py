@@ -31,6 +31,7 @@ REPLAYED: Final = "Idempotency-Replayed"
 UNKEYED: Final = frozenset(
     {
         "runner.claim",
+        "runner.leave",
         "run.heartbeat",
         "run.append_log",
         "run.ask",

@@ -29,7 +29,6 @@ from mainspring.triggers.promote import PROMOTE, Promoter
 from mainspring.triggers.terms import carried_by
 from mainspring.triggers.verbs import SQL, version_of
 
-
 _VERSIONS_FOR = SQL["versions_for"]
 
 _DAY_SECONDS: Final = 86_400.0

@@ -253,10 +253,14 @@ Outlook: TypeAlias = Will | Wont
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a rule's names are looked up in: each board's states, and the kind of each account that was asked for."""
+    """What a rule's names are looked up in: each board's states, and the kind of each account that was asked for.
+
+    `reflected` are those states of a board that runs move their cards to.
+    """
 
     boards: Mapping[str, frozenset[str]] = field(default_factory=dict)
     accounts: Mapping[str, str] = field(default_factory=dict)
+    reflected: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 # What this room asks of others: wiring hands in their verbs ------------------------------------------------------

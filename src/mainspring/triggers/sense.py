@@ -127,13 +127,16 @@ def handles_of(definition: Definition) -> frozenset[str]:
     return actors | definition.terms.agents | (frozenset() if agent is None else {agent})
 
 
+_MADE_BY: Final = ": it is made by `mainspring agent create`, or by the first runner that has it"
+
+
 def remarks_on(definition: Definition, known: Known) -> list[Remark]:
     """Look a rule's names up. Raise Invalid when it could not fire, or only to die; return what else is unknown."""
     found, remarks = Findings(), list[Remark]()
     agent = agent_of(definition.action)
     if agent is not None and known.accounts.get(agent) != "agent":
-        meant = ": that is no agent's handle" if agent in known.accounts else ""
-        found.add(f"/do/{definition.action.kind}/agent", f"no agent {agent}{meant}")
+        meant = ": that is no agent's handle" if agent in known.accounts else None
+        found.add(f"/do/{definition.action.kind}/agent", f"no agent {agent}{meant or _MADE_BY}")
     for term, unknown, every in _unknown(definition.terms, known):
         listed = ", ".join(sorted(unknown))
         if every:
@@ -143,7 +146,23 @@ def remarks_on(definition: Definition, known: Known) -> list[Remark]:
     found.refuse()
     if not definition.terms.asked:
         remarks.append(Remark("/when", "asks nothing: every change of every card and run fires it"))
+    if echoed := _reflected(definition, known):
+        remarks.append(
+            Remark(
+                "/when/actors",
+                f"runs move their cards to {echoed}, and fire it, too: `actors: [members]` leaves those out",
+            )
+        )
     return remarks
+
+
+def _reflected(definition: Definition, known: Known) -> str:
+    """Return the states that the rule waits for and its board's runs move cards to, if nobody in particular must do so."""
+    terms = definition.terms
+    if not isinstance(definition.action, Launch) or terms.actors or terms.from_states:
+        return ""
+    boards = [states for key, states in known.reflected.items() if not terms.boards or key in terms.boards]
+    return ", ".join(sorted(terms.to_states & frozenset[str]().union(*boards)))
 
 
 _NOUNS: Final[Mapping[str, str]] = {

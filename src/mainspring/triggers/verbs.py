@@ -94,6 +94,7 @@ async def known_in(scope: Scope, tenant: UUID, definition: Definition) -> Known:
     return Known(
         boards={row["key"]: frozenset(fold(state) for state in row["states"]) for row in boards},
         accounts={row["handle"]: row["kind"] for row in accounts},
+        reflected={row["key"]: frozenset(map(fold, row["reflected"])) for row in boards},
     )
 
 

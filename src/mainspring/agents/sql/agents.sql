@@ -64,7 +64,7 @@ select id
 -- name: runners
 -- A runner is live while it was heard of within three renewals, which is one lease.
 select w.id, w.name, w.incarnation, w.slots, w.labels, w.draining, w.created_at, w.last_seen_at,
-       w.last_seen_at > statement_timestamp() - make_interval(secs => $2::double precision) as live,
+       w.left_at is null and w.last_seen_at > statement_timestamp() - make_interval(secs => $2::double precision) as live,
        array(select n.handle from mainspring.accounts n
               where n.tenant_id = w.tenant_id and n.id = any(w.agents) order by n.handle) as agents,
        array(select r.id from mainspring.runs r
@@ -90,4 +90,4 @@ select coalesce(sum(w.slots), 0) as all_slots,
                       where r.tenant_id = w.tenant_id and r.runner_id = w.id
                         and r.state in ('claimed', 'running'))), 0) as busy
   from mainspring.runners w
- where w.last_seen_at > statement_timestamp() - make_interval(secs => $1::double precision);
+ where w.left_at is null and w.last_seen_at > statement_timestamp() - make_interval(secs => $1::double precision);

@@ -21,8 +21,15 @@ on conflict (tenant_id, name) do update
                            else greatest(w.slots, excluded.slots) end,
        labels       = excluded.labels,
        draining     = w.draining and w.incarnation = excluded.incarnation,
+       left_at      = null,
        last_seen_at = clock_timestamp()
 returning w.id, w.draining;
+
+-- name: leave_runner
+-- This incarnation goes, and nothing is served by it any more. One that has taken its name meanwhile is another.
+update mainspring.runners
+   set draining = true, left_at = clock_timestamp()
+ where tenant_id = $1 and name = $2 and incarnation = $3;
 
 -- name: held_run
 -- The run that one of these slots holds already: the answer that gave it was lost, so it is given again.

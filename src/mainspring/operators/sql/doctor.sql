@@ -38,12 +38,12 @@ select (select count(*) from mainspring.effects where tenant_id = $1 and state =
        (select count(*) from mainspring.runs where tenant_id = $1 and state in ('failed', 'lost')) as runs;
 
 -- name: silent_runners
--- Runners that hold runs, or were heard of within a day, and are silent for longer than a lease.
+-- Runners that were heard of within a day, have not said that they go, and are silent for longer than a lease.
 select r.name, extract(epoch from statement_timestamp() - r.last_seen_at)::float8 as silent_seconds,
        (select count(*) from mainspring.runs u
         where u.tenant_id = r.tenant_id and u.runner_id = r.id and u.state in ('claimed', 'running')) as held
 from mainspring.runners r
-where r.tenant_id = $1 and r.last_seen_at < statement_timestamp() - make_interval(secs => $2)
+where r.tenant_id = $1 and r.left_at is null and r.last_seen_at < statement_timestamp() - make_interval(secs => $2)
   and r.last_seen_at > statement_timestamp() - interval '1 day'
 order by r.last_seen_at desc
 limit 20;

@@ -79,6 +79,15 @@ class Ask(BaseModel):
         return self
 
 
+class Leaving(BaseModel):
+    """A runner whose process ends."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    runner: str = Field(min_length=1, max_length=200, description="The runner's name")
+    incarnation: UUID = Field(strict=False, description="As it claimed with")
+
+
 class AnsweredOut(BaseModel):
     """What the run has asked, and the answer."""
 
@@ -172,3 +181,9 @@ async def claim(
         claimed = await or_gone(request, service.claim(asked, wait_seconds=wait)) or Claimed()
     run = None if claimed.work is None else claimed.work.as_json(service.policy)
     return {"run": run, "drain": claimed.drain}
+
+
+@router.post("/runner/leave", status_code=204)
+async def leave(request: Request, body: Leaving, caller: Annotated[Caller, require("runner.leave")]) -> None:
+    """Say that this process ends, so that nobody waits for it. What it still holds is taken back when its leases run out."""
+    await _runners(request).leave(caller.tenant_id, body.runner, body.incarnation)

@@ -64,7 +64,8 @@ limit $3;
 
 -- name: boards_states
 -- What a rule's boards and states are looked up in; read only, when a rule is written.
-select b.key, array(select s ->> 'name' from jsonb_array_elements(b.states) as s) as states
+select b.key, array(select s ->> 'name' from jsonb_array_elements(b.states) as s) as states,
+       array(select r.value from jsonb_each_text(b.reflect) as r) as reflected
 from mainspring.boards b
 where b.tenant_id = $1;
 
