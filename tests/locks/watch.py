@@ -27,16 +27,13 @@ from mainspring.triggers.verbs import SQL as TRIGGERS
 # In which order rows are locked. What stands in one line with its parent is written under the parent's lock.
 ORDER: Final = (
     ("cursors",),
-    ("idempotency",),
     ("operations",),
     ("rules", "rule_versions", "webhook_secrets"),
     ("runners",),
     ("agents", "accounts"),
     ("boards",),
     ("cards", "card_labels"),
-    ("runs", "run_attempts", "run_log"),
-    ("tokens",),
-    ("asks",),
+    ("runs", "run_attempts", "run_log", "asks", "tokens"),
     ("effects", "effect_attempts"),
     ("breakers",),
     ("due_tenants",),
@@ -45,8 +42,11 @@ ORDER: Final = (
 RANK: Final = {table: n for n, tables in enumerate(ORDER) for table in tables}
 _LOCKING: Final = re.compile(r"\b(insert|update|delete|merge|share)\b", re.IGNORECASE)
 PARENTS: Final = frozenset(tables[0] for tables in ORDER)
-# Written by one statement at a time, which locks nothing behind them, or inserted only.
-ALONE: Final = frozenset({"engine", "schema_migrations", "tenants", "event_keys", "firings", "audit"})
+# Inserted only, or written where nobody waits for them: an answer that is kept stands under its key's advisory lock, which is
+# taken first and never waited for.
+ALONE: Final = frozenset(
+    {"engine", "schema_migrations", "tenants", "event_keys", "firings", "audit", "idempotency"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,10 @@ def places() -> Iterator[tuple[str, str]]:
     """Every call of `system(purpose)` and `as_system(purpose)`, by module and purpose."""
     for path in sorted(SOURCES.rglob("*.py")):
         module = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for call in ast.walk(tree):
+        text = path.read_text(encoding="utf-8")
+        if "system(" not in text:
+            continue
+        for call in ast.walk(ast.parse(text)):
             if (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Attribute)
