@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -21,6 +24,7 @@ from mainspring.rooms import Actor
 from mainspring.server.app import create_app
 from mainspring.wiring import Services
 
+DEADLINE_SECONDS = 30.0
 BOARD = {
     "key": "OPS",
     "name": "Operations",
@@ -181,3 +185,47 @@ async def board(world) -> World:
     await world.services.agents.create(world.actors["operator"], handle="echo")
     await world.services.rules.create(world.actors["operator"], RULE)
     return world
+
+
+@dataclass(slots=True)
+class Process:
+    """One server process and where it answers."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    said: list[str] = field(default_factory=list)
+
+    async def ready(self) -> str:
+        """Wait for the one line that says so."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), DEADLINE_SECONDS)
+        return line.decode()
+
+    async def ended(self) -> tuple[int, str]:
+        """Wait for its end; return its code and what it said on stderr."""
+        _, err = await asyncio.wait_for(self.process.communicate(), DEADLINE_SECONDS)
+        return self.process.returncode or 0, err.decode()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable]:
+    """`await serve(database_url)` → a starting server; all are ended afterwards."""
+    started: list[Process] = []
+
+    async def start(database_url: str, port: int | None = None, **env: str) -> Process:
+        port = port or free_port()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mainspring", "server", "run",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**kept, "MAINSPRING_DATABASE_URL": database_url, "MAINSPRING_PORT": str(port), **env},
+        )  # fmt: skip
+        started.append(Process(process, f"http://127.0.0.1:{port}"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.returncode is None:
+            one.process.kill()
+            await one.process.communicate()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 
 import asyncpg
 import httpx
@@ -17,55 +13,9 @@ from mainspring import wiring
 from mainspring.boards.model import BoardState
 from mainspring.config import Settings
 from mainspring.ids import new_id
-from tests.server.conftest import free_port, people
+from tests.server.conftest import DEADLINE_SECONDS, Process, people
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-
-DEADLINE_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class Served:
-    """One server process and where it answers."""
-
-    process: asyncio.subprocess.Process
-    url: str
-    said: list[str] = field(default_factory=list)
-
-    async def ready(self) -> str:
-        """Wait for the one line that says so."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), DEADLINE_SECONDS)
-        return line.decode()
-
-    async def ended(self) -> tuple[int, str]:
-        """Wait for its end; return its code and what it said on stderr."""
-        _, err = await asyncio.wait_for(self.process.communicate(), DEADLINE_SECONDS)
-        return self.process.returncode or 0, err.decode()
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Callable]:
-    """`await serve(database_url)` → a starting server; all are ended afterwards."""
-    started: list[Served] = []
-
-    async def start(database_url: str, port: int | None = None, **env: str) -> Served:
-        port = port or free_port()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mainspring", "server", "run",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**kept, "MAINSPRING_DATABASE_URL": database_url, "MAINSPRING_PORT": str(port), **env},
-        )  # fmt: skip
-        started.append(Served(process, f"http://127.0.0.1:{port}"))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.returncode is None:
-            one.process.kill()
-            await one.process.communicate()
 
 
 async def test_two_processes_serve_one_database_and_end_when_asked(serve, fresh_database):
@@ -228,7 +178,7 @@ async def test_a_command_whose_server_is_killed_is_done_once_when_its_key_is_sen
     headers = {"Authorization": f"Bearer {tokens['operator']}", "Idempotency-Key": "k1"}
     async with httpx.AsyncClient(headers=headers, timeout=DEADLINE_SECONDS) as client:
 
-        async def send(server: Served) -> httpx.Response:
+        async def send(server: Process) -> httpx.Response:
             return await client.post(f"{server.url}/api/v1/cards", json={"board": "OPS", "title": "one"})
 
         with pytest.raises(httpx.TransportError):
