@@ -28,6 +28,7 @@ from mainspring.stores.postgres.store import SQL
 
 BATCH = 200  # the engine's slots, and so the most that it claims at once
 PEER_BATCH = 100
+HELD_BACK = "mainspring, an old snapshot held"
 _LOWEST = UUID(int=0)
 
 
@@ -94,6 +95,23 @@ class Engine:
 
     async def check(self, n: int) -> None:
         await self._bench.check(n)
+
+
+class HeldBack(Engine):
+    """The same, while somebody else keeps a transaction open that has seen all rows as they were: nothing dead may be removed."""
+
+    def __init__(self, bench: Bench, where: ConnectArguments) -> None:
+        super().__init__(bench, where)
+        self.name = HELD_BACK
+
+    async def run(self) -> None:
+        conn = await asyncpg.connect(**self.where)
+        try:
+            async with conn.transaction(isolation="repeatable_read", readonly=True):
+                await conn.fetchval("select count(*) from mainspring.effects")
+                await super().run()
+        finally:
+            await conn.close()
 
 
 class BareLoop:

@@ -38,7 +38,12 @@ async def measure(postgres: EmbeddedPostgres, asked: argparse.Namespace) -> dict
     async with scene.pool(ours, size=POOL_SIZE) as pool:
         bench = Bench(pool, PostgresStore(pool))
         await bench.create_tenant()
-        contenders = [noop.Engine(bench, ours), noop.BareLoop(bench, ours), *peers]
+        contenders = [
+            noop.Engine(bench, ours),
+            noop.HeldBack(bench, ours),
+            noop.BareLoop(bench, ours),
+            *peers,
+        ]
         rates = await noop.rounds(
             contenders, asked.items, least=3, most=asked.rounds, until_seconds=asked.seconds
         )
@@ -65,6 +70,7 @@ def judge(measured: dict[str, Any]) -> list[figures.Goal]:
     return [
         figures.at_least("mainspring / pgqueuer", figures.ratio(ours, rates["pgqueuer"]), 2.0),
         figures.at_least("mainspring / bare loop", figures.ratio(ours, rates["bare loop"]), 0.5),
+        figures.at_least(f"{noop.HELD_BACK} / mainspring", figures.ratio(rates[noop.HELD_BACK], ours), 0.5),
         figures.at_most("p50, ms", measured["commit to execution start, ms"]["p50"], 5.0),
     ]
 
