@@ -322,12 +322,15 @@ async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIter
         raise OutcomeUnknown(str(error)) from error
 
 
+# Compiling a plan costs a second or two, and its statement a few milliseconds: to a planner that is told to avoid scans (by_key)
+# each seems dear enough to be compiled, up to PostgreSQL 17.
 _SET_SCOPE = """
 select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
        set_config('idle_in_transaction_session_timeout', $3, true),
        set_config('lock_timeout', $4, true), set_config('statement_timeout', $5, true),
        set_config('plan_cache_mode', $6, true), set_config('enable_seqscan', $7, true),
-       set_config('enable_hashjoin', $7, true), set_config('enable_mergejoin', $7, true)
+       set_config('enable_hashjoin', $7, true), set_config('enable_mergejoin', $7, true),
+       set_config('jit', 'off', true)
 """
 
 
