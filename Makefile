@@ -8,10 +8,10 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-fast check bench docs clean
+.PHONY: help setup run demo test test-fast test-pg15 check bench docs clean
 
 help: ## list what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything that development needs
 
@@ -42,6 +42,9 @@ test: $(READY) ## all tests
 test-fast: $(READY) ## the tests that need no server processes and no patience (under a minute)
 	@# left out by name: its requests are made up while it is collected, which takes seconds
 	$(PY) -m pytest -q -n 2 -m 'not slow and not processes' --ignore tests/server/test_schema.py
+
+test-pg15: $(READY) ## the core of the tests on a PostgreSQL 15 of this machine, the oldest that is served
+	$(PY) -m tests.oldest -n 2
 
 check: $(READY) ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .

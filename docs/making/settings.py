@@ -18,6 +18,7 @@ OTHER_VARIABLES: Mapping[str, tuple[str, str]] = {
     "MAINSPRING_TOKEN_FILE": ("commands, runners", "a file with the token"),
     "MAINSPRING_SPOOL": ("runners", "the folder of results that the server has not taken yet"),
     "MAINSPRING_TEST_DATABASE_URL": ("tests", "a superuser's address of a PostgreSQL to test on, instead of the embedded one"),
+    "MAINSPRING_TEST_PG15_BINDIR": ("tests", "where the programs of a PostgreSQL 15 are, for `make test-pg15`; the places where packages put them by default"),
     "MAINSPRING_AGENT": ("set by a runner", "the agent's handle"),
     "MAINSPRING_ATTEMPT": ("set by a runner", "which attempt this is, from 1"),
     "MAINSPRING_CARD_KEY": ("set by a runner", "the card's key, or nothing"),

@@ -36,6 +36,7 @@ ALSO_KNOWN = frozenset(
         "MAINSPRING_STATE",
         "MAINSPRING_SPOOL",
         "MAINSPRING_TEST_DATABASE_URL",
+        "MAINSPRING_TEST_PG15_BINDIR",
         # what a runner tells the program it starts
         "MAINSPRING_AGENT",
         "MAINSPRING_ATTEMPT",
