@@ -531,6 +531,34 @@ async def test_a_whole_batch_of_poison_is_pinned_event_by_event(shop: Shop):
     assert len(await shop.hands.rows(tenant, kind="mail")) == 12
 
 
+async def test_an_obligation_that_breaks_on_every_event_does_not_break_on_the_news_of_it_for_ever(shop: Shop):
+    """The death of what broke is an event, too: two letters for each event, both to be replayed, and an end."""
+    broken = True
+
+    @shop.spine.owes(name="everything")
+    def judge(event: Event) -> Verdict:
+        if broken:
+            raise Broken("a defect")
+        return NotOwed("mended")
+
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "42")
+    async with asyncio.timeout(STUCK):
+        await shop.run()
+    assert [event.kind for event in await shop.hands.read(tenant)] == ["order.paid", "effect.dead"]
+    letters = await shop.hands.rows(tenant, kind="event")
+    assert {(row.key, row.state.value) for row in letters} == {
+        ("1#everything", "dead"),
+        ("2#everything", "dead"),
+    }
+    broken = False
+    async with shop.hands.store.tenant(tenant) as tx:
+        await shop.hands.store.replay(tx, tenant, {row.id: False for row in letters})
+        await shop.hands.store.make_due(tx, [(tenant, row.id) for row in letters])
+    await shop.run()
+    assert {row.state.value for row in await shop.hands.rows(tenant, kind="event")} == {"done"}
+
+
 async def test_an_outage_inside_an_obligation_aborts_the_round_and_poisons_nothing(shop: Shop):
     judge = Judge({"42"}, Transient("database gone"))
     shop.spine.owes("order.paid", name="stamps")(judge)

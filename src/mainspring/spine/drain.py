@@ -7,7 +7,7 @@ A second drain meanwhile takes other tenants, since cursors are locked and locke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 from uuid import UUID
@@ -30,6 +30,9 @@ EVENTS_A_TENANT_MAX = 200
 OWED_MAX = 5_000
 
 EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
+# In the payload of a row whose death no event tells: an obligation that breaks on every event would break on that one, too, and on
+# the next, for ever.
+UNTOLD = "untold"
 
 Owed = list[tuple[UUID, NewEffect]]
 Complete = Callable[[NewEffect], NewEffect]
@@ -142,7 +145,7 @@ class Drain(Generic[H]):
             EVENT_KIND.name,
             key=f"{event.seq}#{obligation.name}",
             event_seq=event.seq,
-            payload={"obligation": obligation.name},
+            payload={"obligation": obligation.name} | ({UNTOLD: True} if _is_of_poison(event) else {}),
         )
         return await self._insert(tx, [(event.tenant_id, asked_again)])
 
@@ -153,6 +156,12 @@ class Drain(Generic[H]):
         return await self._store.owe_drained(
             tx, sorted(whole, key=lambda row: (row[0], row[1].kind, row[1].key))
         )
+
+
+def _is_of_poison(event: Event) -> bool:
+    """Tell whether an event says what became of an event that broke an obligation."""
+    said = event.data.get("effect") if event.kind.startswith("effect.") else None
+    return isinstance(said, Mapping) and said.get("kind") == EVENT_KIND.name
 
 
 def looks_at(obligation: Obligation[H], event: Event) -> bool:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
+from mainspring.spine.drain import EVENT_KIND, UNTOLD
 from mainspring.spine.effects import Effect, Move, Settlement
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import NO_CAUSE, Event, NewEvent
@@ -168,6 +169,8 @@ class Settler(Generic[H]):
             seqs = {effect.event_seq for effect, _ in buried if effect.event_seq is not None}
             causes = await self._store.events_at(tx.handle, tx.tenant, seqs) if seqs else {}
             for effect, settlement in buried:
+                if effect.kind == EVENT_KIND.name and effect.payload.get(UNTOLD):
+                    continue
                 tx.append(_dead(effect, settlement, causes.get(effect.event_seq or 0)))
 
 

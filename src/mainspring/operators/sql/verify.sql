@@ -283,20 +283,21 @@ select (select count(*) from mainspring.asks where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: deaths_are_told
--- The last word of the log about an effect that has died, beside the effect. Dead ones are kept for ever.
+-- The last word of the log about an effect that has died, beside the effect. Dead ones are kept for ever. Of what broke on the news of
+-- another break nothing is told (`UNTOLD` in spine/drain.py).
 with told as (
     select distinct on (v.subject) v.subject, v.kind, v.seq
       from mainspring.events v
      where v.tenant_id = $1 and v.kind in ('effect.dead', 'effect.replayed', 'effect.discarded')
      order by v.subject, v.seq desc
 ), beside as (
-    select e.id, e.kind, e.key, e.state, t.kind as said, t.subject, t.seq
+    select e.id, e.kind, e.key, e.state, e.kind = 'event' and e.payload ? 'untold' as untold, t.kind as said, t.subject, t.seq
       from told t
       full join (select * from mainspring.effects e where e.tenant_id = $1) e on e.id::text = t.subject
 ), bad as (
     select format('effect %s (%s %s) is %s, and its last event is %s', id, kind, key, state, coalesce(said || ' at ' || seq, 'none')) as what
       from beside
-     where (state = 'dead' and said is distinct from 'effect.dead')
+     where (state = 'dead' and said is distinct from 'effect.dead' and not untold)
         or (state = 'discarded' and said is distinct from 'effect.discarded')
     union all
     select format('effect %s (%s %s) died at event %s, and is %s: it was neither replayed nor discarded', id, kind, key, seq, state)
