@@ -102,6 +102,12 @@ class Conflict(Refusal):
         self.code = code
 
 
+class Newer(Refusal):
+    """A newer release has written something that this one does not know; newer processes do what it says."""
+
+    code = "newer_release"
+
+
 class VersionConflict(Refusal):
     """It was changed meanwhile: `current` is what it is now."""
 

@@ -147,8 +147,13 @@ class Services:
     async def behind(self) -> dict[str, Any]:
         """Return how far the drain is behind, over all tenants, and which migrations the schema lacks."""
         async with self.db.system("readiness") as scope:
-            missing = [str(one) for one in await migrate.pending(scope.conn, migrate.SERVER_SETS)]
-        return {"lag": await metrics.lag(self.db), "schema": {"missing": missing}}
+            schema: dict[str, Any]
+            try:
+                missing = await migrate.pending(scope.conn, migrate.SERVER_SETS)
+                schema = {"missing": [str(one) for one in missing]}
+            except migrate.MigrationRefused as refused:  # during a rolling upgrade the older servers serve on
+                schema = {"missing": [], "newer": str(refused)}
+        return {"lag": await metrics.lag(self.db), "schema": schema}
 
 
 async def build(settings: Settings) -> Services:

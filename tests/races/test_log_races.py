@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from mainspring.ids import new_id
-from mainspring.spine.drain import Drain
+from mainspring.spine.drain import ENGINE_VERSION, Drain
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.engine import Spine
 from mainspring.spine.errors import Misuse, Transient
@@ -118,11 +118,11 @@ async def test_an_older_engine_does_not_drain(ground: Ground) -> None:
     spine = spine_of(ground)
     async with spine.open(ground.tenant) as tx:
         tx.append(NewEvent("it.happened"))
-    await ground.pool.execute("update mainspring.engine set engine_version = 2")
+    await ground.pool.execute("update mainspring.engine set engine_version = $1", ENGINE_VERSION + 1)
 
     assert (await spine.drain.run_once()).events == 0
 
-    newer = Drain(ground.store, spine._obligations, engine_version=2)  # type: ignore[arg-type]
+    newer = Drain(ground.store, spine._obligations, engine_version=ENGINE_VERSION + 1)  # type: ignore[arg-type]
     assert (await newer.run_once()).events == 1
 
 

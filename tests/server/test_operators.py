@@ -10,6 +10,7 @@ from mainspring.db import create_pool, unscoped_read_is_refused
 from mainspring.ids import new_id
 from mainspring.operators.model import CardKey, Id, RuleName, Seq, parse_ref
 from mainspring.server.app import create_app
+from mainspring.spine.drain import ENGINE_VERSION
 from mainspring.spine.errors import Transient
 from mainspring.spine.ports import ClaimRequest
 from mainspring.triggers import history
@@ -349,9 +350,9 @@ async def test_readiness_says_what_it_found(world):
     checks = (await world.client.get("/readyz?verbose")).json()["checks"]
     assert checks["database"] == "ok"
     assert checks["pool"]["most"] == 8
-    assert checks["engine_version"] == {"ours": 1, "schema": 1}
+    assert checks["engine_version"] == {"ours": ENGINE_VERSION, "schema": ENGINE_VERSION}
     assert (await world.client.get("/livez")).json() == {"status": "alive"}
-    assert (await world.client.get("/version")).json()["engine_version"] == 1
+    assert (await world.client.get("/version")).json()["engine_version"] == ENGINE_VERSION
 
 
 async def test_a_server_whose_connections_are_gone_is_not_ready_and_has_no_defect(services, database):

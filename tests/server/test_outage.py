@@ -10,6 +10,7 @@ import pytest
 from mainspring import wiring
 from mainspring.config import Settings
 from mainspring.server.problems import MEDIA_TYPE
+from mainspring.spine.drain import ENGINE_VERSION
 
 pytestmark = pytest.mark.slow
 
@@ -68,11 +69,20 @@ async def test_an_older_server_serves_on_while_newer_ones_take_over(world, admin
         ready = await world.client.get("/readyz?verbose")
         assert (ready.status_code, ready.json()["checks"]["engine_version"]) == (
             200,
-            {"ours": 1, "schema": 2},
+            {"ours": ENGINE_VERSION, "schema": ENGINE_VERSION + 1},
         )
         with pytest.raises(wiring.CannotStart, match="upgrade this server"):
             await wiring.check(world.services.pool)
+        await admin.execute(
+            """insert into mainspring.schema_migrations ("set", version, name, sha256) values ('product', 9999, 'next', 'x')"""
+        )
+        verbose = await world.client.get("/readyz?verbose")
+        assert verbose.status_code == 200
+        assert "product/9999_next" in verbose.json()["checks"]["schema"]["newer"]
+        with pytest.raises(wiring.CannotStart, match="migrated by a newer one"):
+            await wiring.check(world.services.pool)
     finally:
+        await admin.execute("delete from mainspring.schema_migrations where version = 9999")
         await admin.execute("update mainspring.engine set engine_version = engine_version - 1")
 
 

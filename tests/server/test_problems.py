@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 
 import mainspring
-from mainspring.rooms import Conflict, FieldError, Forbidden, Invalid, NotFound, VersionConflict
+from mainspring.rooms import Conflict, FieldError, Forbidden, Invalid, Newer, NotFound, VersionConflict
 from mainspring.server import problems
 from mainspring.server.load import Load
 from mainspring.server.main import Server
@@ -31,6 +31,7 @@ RAISED = {
     "invalid": (422, Invalid(FieldError("/title", "too long"))),
     "conflict": (409, Conflict("it is done")),
     "not_dead": (409, Conflict("it is pending", code="not_dead")),
+    "newer_release": (503, Newer("the term moon")),
     "version_conflict": (412, VersionConflict("changed by qa", current={"version": 3})),
     "unavailable": (503, Transient("connection refused")),
     "outcome_unknown": (503, OutcomeUnknown("the link broke")),

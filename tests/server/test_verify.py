@@ -24,6 +24,7 @@ from mainspring.config import Settings
 from mainspring.operators.model import KindLimits
 from mainspring.operators.verify import VerifyService
 from mainspring.server.app import create_app
+from mainspring.spine.drain import ENGINE_VERSION
 from mainspring.spine.ports import ClaimRequest, NotOwed
 from mainspring.wiring import Services
 from tests.server.conftest import RULE, World, people
@@ -454,7 +455,7 @@ CORRUPTIONS = {
         "update mainspring.events set cause_seq = seq + 1 where tenant_id = $1 and cause_seq is not null", "I-4", "no earlier one",
     ),
     "no engine": ("delete from mainspring.engine", "I-4", "does not say its engine version"),
-    "newer engine": ("update mainspring.engine set engine_version = 99", "I-4", "engine version 99, and this server drains up to 1"),
+    "newer engine": ("update mainspring.engine set engine_version = 99", "I-4", f"engine version 99, and this server drains up to {ENGINE_VERSION}"),
     "rules unseen": ("update mainspring.log_heads set rules_seq = 0 where tenant_id = $1", "I-4", "would not see it"),
     # rules
     "rule ends without successor": (

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from mainspring.ids import new_id
-from mainspring.spine.drain import Drain
+from mainspring.spine.drain import ENGINE_VERSION, Drain
 from mainspring.spine.effects import (
     CRASHES_ALONE,
     CRASHES_MAX,
@@ -196,9 +196,9 @@ async def test_an_engine_older_than_the_rows_executes_but_does_not_drain(shop: S
     await shop.pay(tenant, "42")
     async with shop.spine.open(tenant) as tx:
         await tx.owe(NewEffect("mail", key="direct"))
-    await shop.hands.subject.set_engine_version(2)
+    await shop.hands.subject.set_engine_version(ENGINE_VERSION + 1)
     assert await shop.run() == Ran(drained=0, executed=1)
-    newer: Drain[Any] = Drain(shop.hands.store, [], engine_version=2)
+    newer: Drain[Any] = Drain(shop.hands.store, [], engine_version=ENGINE_VERSION + 1)
     assert (await newer.run_once()).events == 1
 
 

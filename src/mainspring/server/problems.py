@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Scope
 
-from mainspring.rooms import Conflict, Forbidden, Invalid, NotFound, Refusal, VersionConflict
+from mainspring.rooms import Conflict, Forbidden, Invalid, Newer, NotFound, Refusal, VersionConflict
 from mainspring.server.auth import Unauthorized
 from mainspring.server.load import Busy
 from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, SpineError, Transient
@@ -78,6 +78,9 @@ CODES: Mapping[str, Meaning] = {
     "internal": Meaning(500, "The server has a defect", "It is logged under `request_id`; nothing was changed, or it says so."),
     "unavailable": Meaning(503, "The database is away or busy", "Send it again after `Retry-After`; nothing was written.", retryable=True),
     "overloaded": Meaning(503, "The server has more to do than it can", "Send it again after `Retry-After`; it was not looked at.", retryable=True),
+    "newer_release": Meaning(
+        503, "A newer release has written it, and this server does not know it", "Send it again: during an upgrade newer servers answer, too.", retryable=True
+    ),
     "outcome_unknown": Meaning(
         503, "It may or may not have happened", "Read the thing before you send this again.", retryable=True
     ),
@@ -149,6 +152,8 @@ def of_refusal(refusal: Refusal) -> Problem:
             return Problem.coded("unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
         case Busy(code=code):
             return Problem.coded(code, detail)
+        case Newer():
+            return Problem.coded("newer_release", detail)
         case NotFound():
             return Problem.coded("not_found", detail)
         case Forbidden():

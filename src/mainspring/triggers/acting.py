@@ -10,23 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, assert_never
+from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.boards.model import Card
 from mainspring.db import Scope
 from mainspring.rooms import Tx, system_actor
-from mainspring.spine.effects import Dropped, Effect, Failed, Held, Outcome
+from mainspring.spine.effects import Deferred, Dropped, Effect, Failed, Held, Outcome
 from mainspring.spine.events import Cause, Event
 from mainspring.spine.ports import EventLog
 from mainspring.triggers import limits, verbs
 from mainspring.triggers.limits import Pace, Pass, Resting, TooOften, TooOld
 from mainspring.triggers.matcher import card_of, first_failed_now
 from mainspring.triggers.model import Cards, Options, RuleVersion
-from mainspring.triggers.verbs import Gone, InForce, OnHold
+from mainspring.triggers.verbs import Beyond, Gone, InForce, OnHold
 
 log = logging.getLogger("mainspring.triggers")
+
+_LEFT_SECONDS: Final = 5.0  # until a newer server may have taken what this one does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ async def begin(log_: EventLog[Scope], tx: Tx, effect: Effect) -> Begun | Stop:
             return Stop(Dropped(reason))
         case OnHold(because):
             return Stop(Held(f"the rule is paused: {because}"))
+        case Beyond(what):
+            return Stop(Deferred(f"left to a newer server: {what}", after_seconds=_LEFT_SECONDS))
         case InForce():
             pass
         case _:

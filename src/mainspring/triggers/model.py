@@ -13,6 +13,7 @@ from uuid import UUID
 
 from mainspring.agents.model import Agent, NewRun
 from mainspring.boards.model import Account, Card
+from mainspring.rooms import Newer
 from mainspring.triggers.terms import RULE_KINDS, TERMS, Terms
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Webhook:
 
 
 Action: TypeAlias = Launch | Promote | Webhook
+ACTION_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    one.kind: frozenset(one.__dataclass_fields__) - {"kind"} for one in (Launch, Promote, Webhook)
+}
 
 
 def agent_of(action: Action) -> str | None:
@@ -76,14 +80,18 @@ def agent_of(action: Action) -> str | None:
 
 
 def action_of(stored: Mapping[str, Any]) -> Action:
-    """Read an action as it was stored."""
-    if (webhook := stored.get("webhook")) is not None:
-        return Webhook(url=webhook["url"])
-    if (promote := stored.get("promote")) is not None:
-        return Promote(agent=promote["agent"])
-    launch = stored["launch"]
-    labels = frozenset(launch.get("runner_labels", ()))
-    return Launch(agent=launch["agent"], prompt=launch["prompt"], runner_labels=labels)
+    """Read an action as it was stored. Raises Newer: what is passed over of it would be done otherwise."""
+    [(kind, said)] = stored.items()
+    if kind not in ACTION_FIELDS or (unknown := said.keys() - ACTION_FIELDS[kind]):
+        raise Newer(f"do: {kind}" if kind not in ACTION_FIELDS else f"{', '.join(sorted(unknown))} of {kind}")
+    match kind:
+        case "webhook":
+            return Webhook(url=said["url"])
+        case "promote":
+            return Promote(agent=said["agent"])
+        case _:
+            labels = frozenset(said.get("runner_labels", ()))
+            return Launch(agent=said["agent"], prompt=said["prompt"], runner_labels=labels)
 
 
 WhileRunning: TypeAlias = Literal["allow", "skip", "queue_one"]
@@ -126,7 +134,9 @@ class Options:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read options as they were stored."""
+        """Read options as they were stored. Raises Newer."""
+        if unknown := stored.keys() - frozenset(OPTIONS):
+            raise Newer(f"the option {', '.join(sorted(unknown))}")
         return cls(**stored)
 
 

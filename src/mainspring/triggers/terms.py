@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from mainspring.rooms import Newer
 from mainspring.spine.events import Trust
 
 # Kinds ----------------------------------------------------------------------------------------------------------
@@ -170,7 +171,9 @@ class Terms:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read terms as they were stored."""
+        """Read terms as they were stored. Raises Newer: a term that is passed over would match too much."""
+        if unknown := stored.keys() - frozenset(TERMS):
+            raise Newer(f"the term {', '.join(sorted(unknown))}")
         listed = {term: frozenset(stored[term]) for term in LISTED if term in stored}
         return cls(
             **listed,

@@ -17,7 +17,7 @@ from asyncpg import Record
 from mainspring.boards.model import fold
 from mainspring.db import Scope
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, Tx
+from mainspring.rooms import Actor, Newer, Tx
 from mainspring.spine.events import NewEvent
 from mainspring.sql import Queries
 from mainspring.triggers import sense
@@ -267,6 +267,13 @@ class OnHold:
     because: str
 
 
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """The version that matched was written by a newer release; `what` is what this one does not know of it."""
+
+    what: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
     """The version that matched, of a rule that is enabled and not paused, and stays so until the transaction ends.
@@ -278,12 +285,17 @@ class InForce:
     waived_seq: int
 
 
-async def rule_in_force(tx: Tx, rule_id: UUID, version: int, *, event_seq: int) -> InForce | OnHold | Gone:
+async def rule_in_force(
+    tx: Tx, rule_id: UUID, version: int, *, event_seq: int
+) -> InForce | OnHold | Gone | Beyond:
     """Return the version that matched the event, and hold its rule: shared, or alone where it counts what it did before."""
     row = await tx.handle.fetchrow(_VERSION, tx.tenant, rule_id, version)
     if row is None:
         return Gone("rule version gone")
-    matched = version_of(row)
+    try:
+        matched = version_of(row)
+    except Newer as newer:
+        return Beyond(str(newer))
     counts = matched.options.is_limited or matched.options.while_running != "allow"
     now = await tx.handle.fetchrow(_HOLD_RULE if counts else _SHARE_RULE, tx.tenant, rule_id)
     if now is None or now["deleted"]:
