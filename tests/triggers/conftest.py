@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -146,9 +147,9 @@ async def _account(scope: db.Scope, tenant: UUID, handle: str, kind: Any) -> Act
     return Actor(tenant_id=tenant, account_id=account, kind=kind, handle=handle)
 
 
-@pytest.fixture
-async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[House]:
-    database = await fresh_database("server")
+@asynccontextmanager
+async def house_on(database: Any) -> AsyncIterator[House]:
+    """A house on a migrated database, with a tenant of its own."""
     pool = await db.create_pool(max_size=6, **database.dsn)
     try:
         store = PostgresStore(pool, roles=True)
@@ -179,10 +180,20 @@ async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[
 
 
 @pytest.fixture
-async def other(house: House) -> ServerSpine:
+async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[House]:
+    async with house_on(await fresh_database("server")) as made:
+        yield made
+
+
+def another_engine(house: House) -> ServerSpine:
     """Another server process's engine on the same database, with rules of its own in memory."""
     spine: ServerSpine = Spine(house.spine.store, name="other")
     runs = RunVerbs(board_verbs)
     board_effects.register(spine, runs)
-    effects.register(spine, house.db, board_verbs, runs)
+    effects.register(spine, house.db, board_verbs, runs, webhook_allow_private=True)
     return spine
+
+
+@pytest.fixture
+async def other(house: House) -> ServerSpine:
+    return another_engine(house)
