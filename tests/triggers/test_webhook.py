@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from mainspring.rooms import Invalid
+from mainspring.rooms import Invalid, ServerSpine
 from mainspring.spine.breaker import FAILURES_MAX, OPEN
 from mainspring.spine.effects import EffectRow
 from mainspring.spine.events import Cause
@@ -253,8 +254,6 @@ async def test_an_address_that_nothing_can_be_sent_to_is_refused(house: House, d
     "options",
     [
         {"consume_label": True},
-        {"cooldown_seconds": 5},
-        {"max_per_hour": 5},
         {"while_running": "skip"},
         {"queued_timeout_seconds": 5},
     ],
@@ -262,6 +261,83 @@ async def test_an_address_that_nothing_can_be_sent_to_is_refused(house: House, d
 async def test_what_speaks_of_launches_is_refused(house: House, options: dict[str, Any]):
     with pytest.raises(Invalid, match="is for a rule that launches"):
         await rule(house, "https://example.com/", **options)
+
+
+async def test_it_rests_on_a_card_and_goes_out_for_another(house: House, hook: HookServer):
+    await rule(house, hook.url(), cooldown_seconds=600)
+    card = await house.card("one", board="OPS")
+    for _ in range(2):
+        await house.move(card, "doing")
+        await house.move(card, "inbox")
+    await moved(house, "two")
+    await house.spine.run_once()
+    assert sorted(str(row.outcome).split(":")[0] for row in await rows(house)) == [
+        "answered 204", "answered 204", "dropped(cooldown_seconds",
+    ]  # fmt: skip
+    assert len(hook.received) == 2
+    await house.later(seconds=601)
+    await house.move(card, "doing")
+    await house.spine.run_once()
+    assert len(hook.received) == 3
+
+
+async def test_what_was_begun_counts_once_however_often_it_is_tried(house: House, hook: HookServer):
+    """Its own first attempt is no reason to rest, nor to pause: it would be lost by the limit that it has passed."""
+    await rule(house, hook.url(), cooldown_seconds=600, max_per_hour=1)
+    hook.answers = [plain(500), plain(500), plain(200)]
+    await moved(house)
+    for _ in range(3):
+        await house.spine.run_once()
+        await house.later(seconds=60)
+    [row] = await rows(house)
+    assert (row.state.value, row.outcome, row.attempts) == ("done", "answered 200", 2)
+    assert len(hook.received) == 3
+
+
+async def test_one_more_within_the_hour_pauses_the_rule_and_is_held(
+    house: House, other: ServerSpine, hook: HookServer
+):
+    await rule(house, hook.url(), max_per_hour=2)
+    for n in range(6):
+        await moved(house, f"c{n}")
+    card = await house.card("later", board="OPS")
+    await house.spine.drain.run_once()
+    await house.spine.run_once()
+    assert len(hook.received) == 2
+    assert sorted(str(row.outcome) for row in await rows(house)) == ["answered 204"] * 2 + ["held"] * 4
+    shown = await house.rules.show(house.tenant, "hook")
+    assert shown.paused is not None
+    assert shown.paused.because == "max_per_hour: it fired 2 times within the hour, and 2 are allowed"
+    [wake] = (await house.preview.move(house.ana, card.key, "doing")).wakes
+    assert wake.then.startswith("held: the rule is paused: max_per_hour")
+    assert (await house.rules.resume(house.ana, "hook", owed="run")).held == 4
+    await house.spine.run_once()
+    assert len(hook.received) == 6
+    assert {str(row.outcome) for row in await rows(house)} == {"answered 204"}
+
+
+@pytest.mark.slow
+async def test_two_workers_at_once_send_no_more_than_may_be_sent(
+    house: House, other: ServerSpine, hook: HookServer
+):
+    await rule(house, hook.url(), max_per_hour=3)
+    for n in range(12):
+        await moved(house, f"c{n}")
+    await house.spine.drain.run_once()
+    await asyncio.gather(house.spine.run_once(), other.run_once())
+    assert len(hook.received) == 3
+    changes = [event.data["change"] for event in await house.events() if event.kind == "rule.changed"]
+    assert changes == ["created", "paused"]
+
+
+async def test_a_preview_knows_that_one_more_would_pause_it(house: House, hook: HookServer):
+    await rule(house, hook.url(), max_per_hour=1)
+    await moved(house)
+    await house.spine.run_once()
+    card = await house.card("later", board="OPS")
+    [wake] = (await house.preview.move(house.ana, card.key, "doing")).wakes
+    assert not wake.happens
+    assert wake.then.startswith("held, and the rule would be paused: max_per_hour")
 
 
 async def test_it_is_tried_out_without_sending_anything(house: House, hook: HookServer):

@@ -58,6 +58,11 @@ class Begun:
         return self.rule.options
 
     @property
+    def card_id(self) -> UUID | None:
+        """The event's card."""
+        return UUID(self.said["id"]) if self.said else None
+
+    @property
     def card_key(self) -> str | None:
         """What people call the event's card."""
         return str(self.said["key"]) if self.said else None
@@ -98,6 +103,7 @@ async def begin(log_: EventLog[Scope], tx: Tx, effect: Effect) -> Begun | Stop:
     pace = await limits.pace_of(
         tx.handle, tx.tenant, effect.rule_id, options,
         event_seq=effect.event_seq, card_id=UUID(said["id"]) if said else None, waived_seq=rule.waived_seq,
+        effect_id=effect.id,
     )  # fmt: skip
     begun = Begun(
         rule=rule.version,

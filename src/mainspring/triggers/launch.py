@@ -186,7 +186,9 @@ class Launcher:
 
     async def _queue(self, effect: Effect, tx: Tx, ready: _Ready) -> Outcome:
         card, rule, event, cause = ready.card, ready.rule, ready.event, ready.cause
-        await limits.note_firing(tx, effect, agent_id=ready.agent.id, card=card, options=ready.options)
+        await limits.note_firing(
+            tx, effect, agent_id=ready.agent.id, card_id=card.id if card else None, options=ready.options
+        )
         run = NewRun(
             agent_id=ready.agent.id,
             card_id=card.id if card else None,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from mainspring.boards.model import Card
 from mainspring.db import Scope
 from mainspring.rooms import Tx
 from mainspring.spine.effects import Effect
@@ -118,12 +117,13 @@ async def pace_of(
     event_seq: int,
     card_id: UUID | None,
     waived_seq: int,
+    effect_id: UUID,
 ) -> Pace:
-    """Count what a rule did before. What it says stays true only under the rule's lock."""
+    """Count what a rule did before this effect. What it says stays true only under the rule's lock."""
     if options.max_event_age_seconds is None and not options.is_limited:
         return Pace()
     row = await scope.fetchrow(
-        _PACE, tenant, rule_id, card_id, event_seq, options.cooldown_seconds or 0.0, waived_seq
+        _PACE, tenant, rule_id, card_id, event_seq, options.cooldown_seconds or 0.0, waived_seq, effect_id
     )
     assert row is not None
     return Pace(
@@ -175,12 +175,17 @@ async def room_for(tx: Tx, agent_id: UUID, most: int) -> float | None:
 
 
 async def note_firing(
-    tx: Tx, effect: Effect, *, agent_id: UUID, card: Card | None, options: Options | None = None
+    tx: Tx,
+    effect: Effect,
+    *,
+    agent_id: UUID | None,
+    card_id: UUID | None,
+    options: Options | None = None,
 ) -> None:
-    """Note that a launch or a promotion is carried out, for as long as a limit counts it."""
+    """Note that a rule's effect, or a pin's, is carried out, for as long as a limit counts it."""
     rest = (options.cooldown_seconds if options else None) or 0.0
     await tx.handle.execute(
-        _NOTE_FIRING, tx.tenant, effect.id, effect.kind, effect.rule_id, card.id if card else None, agent_id,
+        _NOTE_FIRING, tx.tenant, effect.id, effect.kind, effect.rule_id, card_id, agent_id,
         effect.event_seq, max(HOUR_SECONDS, rest),
     )  # fmt: skip
 

@@ -204,18 +204,19 @@ class PreviewService:
         options, action = version.options, version.action
         pace = await limits.pace_of(
             tx.handle, tx.tenant, version.rule_id, options,
-            event_seq=event.seq, card_id=after.id, waived_seq=waived_seq,
+            event_seq=event.seq, card_id=after.id, waived_seq=waived_seq, effect_id=new_id(),
         )  # fmt: skip
         resting = limits.paced(options, pace, card=after.key)
         if not isinstance(resting, Pass | TooOften):
             return Wont(f"dropped: {resting.reason}")
-        if isinstance(action, Webhook):
-            return Will(f"is sent to {action.url}")
-        agent = await self._runs.agent_by_handle(tx, action.agent)
-        if agent is None:
-            return Wont(f"dead: no agent {action.agent}")
+        handle = agent_of(action)
+        agent = await self._runs.agent_by_handle(tx, handle) if handle is not None else None
         outlook: Outlook
         match action:
+            case Webhook(url=url):
+                outlook = Will(f"is sent to {url}")
+            case _ if agent is None:
+                return Wont(f"dead: no agent {handle}")
             case Launch():
                 outlook = await self._told(tx, event, after, version, agent.id)
             case Promote():

@@ -55,7 +55,7 @@ class Promoter:
         assert card is not None
         to = Account(id=agent.id, handle=agent.handle)
         await self._cards.promote_card(tx, card, to, system_actor(tx.tenant, begun.cause))
-        await limits.note_firing(tx, effect, agent_id=agent.id, card=card, options=begun.options)
+        await limits.note_firing(tx, effect, agent_id=agent.id, card_id=card.id, options=begun.options)
         return Done(f"pinned {card.key} to {agent.handle}")
 
     async def _standing_pin(self, tx: Tx, begun: Begun, card: Card, agent: Agent) -> str | None:

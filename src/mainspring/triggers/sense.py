@@ -48,9 +48,12 @@ def _does(found: Findings, definition: Definition) -> None:
             _only_for_launches(found, options)
         case Webhook():
             _only_for_launches(found, options)
-            for name in ("consume_label", "cooldown_seconds", "max_per_hour"):
-                if getattr(options, name):
-                    found.add(f"/options/{name}", "is for a rule that launches or promotes")
+            if options.consume_label:
+                found.add(
+                    "/options/consume_label",
+                    "is for a rule that launches or promotes: a label is taken off in one commit with what it is spent on, and "
+                    "nothing that is sent can be undone with it",
+                )
         case _:
             assert_never(action)
 

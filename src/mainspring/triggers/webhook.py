@@ -18,7 +18,7 @@ from mainspring.rooms import ServerSpine, Tx
 from mainspring.spine.effects import Deferred, Effect, EffectKind, Failed, NewEffect, Outcome
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
-from mainspring.triggers import acting, hooks
+from mainspring.triggers import acting, hooks, limits
 from mainspring.triggers.acting import Stop
 from mainspring.triggers.hooks import SECRET_BYTES, Message
 from mainspring.triggers.model import Cards, RuleVersion, Webhook
@@ -99,6 +99,10 @@ class Caller:
         row = await tx.handle.fetchrow(_SIGNING, tx.tenant, effect.rule_id)
         if row is None:
             return Stop(Failed("the rule has no secret to sign with"))
+        if (paused := await acting.keep_rate(tx, effect, begun)) is not None:
+            return paused
+        # committed before anything is sent: what may have been sent has counted, and its next attempt counts no more
+        await limits.note_firing(tx, effect, agent_id=None, card_id=begun.card_id, options=begun.options)
         body = hooks.body_of(begun.event, begun.rule)
         message = hooks.message_of(
             place, body, id_=effect.idempotency_key, secret=row["secret"], now=row["now"]

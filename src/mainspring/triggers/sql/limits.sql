@@ -1,16 +1,16 @@
 -- name: pace
 -- How old the event is ($4), when the rule last fired on this card within its cooldown ($5), and how often within the hour for
 -- events behind the last resume ($6). Asked under the rule's lock, in a statement of its own: it sees what the one that we
--- waited for has noted.
+-- waited for has noted. What this effect ($7) itself has noted at an earlier attempt stands in no way of its next one.
 select (select extract(epoch from statement_timestamp() - e.occurred_at)::double precision
           from mainspring.events e where e.tenant_id = $1 and e.seq = $4) as event_age_seconds,
        (select extract(epoch from statement_timestamp() - max(f.fired_at))::double precision
           from mainspring.firings f
-         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid
+         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid and f.effect_id <> $7
            and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision)) as rested_seconds,
        (select count(*)
           from mainspring.firings f
-         where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6
+         where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6 and f.effect_id <> $7
            and f.fired_at > statement_timestamp() - interval '1 hour') as fired;
 
 -- name: was_replayed
@@ -63,8 +63,10 @@ from (
 select id from mainspring.agents where tenant_id = $1 and id = $2 for no key update;
 
 -- name: note_firing
+-- Once an effect: a webhook is begun anew at every attempt.
 insert into mainspring.firings (tenant_id, effect_id, kind, rule_id, card_id, agent_id, event_seq, fired_at, kept_until)
-values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::double precision));
+values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_interval(secs => $8::double precision))
+on conflict (tenant_id, effect_id) do nothing;
 
 -- name: trim_firings
 delete from mainspring.firings f
