@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from mainspring import telemetry
 from mainspring.ids import new_id
 from mainspring.rooms import Conflict, Forbidden, NotFound
 from mainspring.spine.events import Trust
+from tests.agents.conftest import make_place
 
 
 async def asleep(place, polls: int) -> None:
@@ -346,6 +348,31 @@ async def test_a_poll_is_woken_when_a_run_is_queued(place):
     await place.room.polls.run_once()
     assert (await polling).run.id == run_id
     assert place.room.polls.asleep == 0
+
+
+async def test_a_commit_asks_for_the_polls_of_its_own_tenant_alone(place):
+    """What one run's event costs does not grow with the runners of others; what nobody called about, the tick finds."""
+    other = await make_place(place.home)
+    hidden = await other.queue(await other.agent())
+    moved = "update mainspring.runs set not_before = $2::text::timestamptz where id = $1"
+    await place.home.admin.execute(moved, hidden, "infinity")
+    agent = await place.agent()
+    mine, others = await place.runner("coder"), await other.runner("coder")
+    waiting = asyncio.create_task(others.take(wait_seconds=30))
+    polling = asyncio.create_task(mine.take(wait_seconds=30))
+    await asleep(place, 2)
+    await place.home.admin.execute(moved, hidden, "now")
+
+    run_id = await place.queue(agent)
+    await place.room.polls.answer_calls()
+    assert (await polling).run.id == run_id
+    assert place.room.polls.asleep == 1
+    asked = telemetry.statements.labels("run calls")._value.get()
+    await place.room.polls.answer_calls()
+    assert telemetry.statements.labels("run calls")._value.get() == asked
+
+    await place.room.polls.run_once()
+    assert (await waiting).run.id == hidden
 
 
 async def test_one_question_serves_all_polls_and_wakes_only_as_many_as_there_is_work(place):

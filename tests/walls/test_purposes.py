@@ -36,6 +36,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("commands.keys", "trim keys"): (1, "trims answers that were kept long enough"),
     # waiting on behalf of many: one question a round for all who wait
     ("agents.polls", "run polls"): (1, "for which of the waiting runners there is work"),
+    ("agents.polls", "run calls"): (1, "the same, of the tenants alone in which something has just happened to a run"),
     ("operators.tails", "event tails"): (1, "reads on in the logs of all tenants that somebody follows, and whether they still may"),
     # before it is known who asks
     ("agents.tokens", "authenticate"): (1, "a secret says whose it is only once it is found"),

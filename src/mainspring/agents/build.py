@@ -1,4 +1,4 @@
-"""This room put together, for the wiring: its services, and its two loops on the engine's."""
+"""This room put together, for the wiring: its services, and its loops on the engine's."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def build(
     asks = AskVerbs(verbs, cards)
     polls = Polls(db, policy)
     polling = spine.register_loop("run polls", polls.run_once, every_seconds=tick_seconds)
+    calling = spine.register_loop("run calls", polls.answer_calls, every_seconds=tick_seconds)
     silence = Silence(spine, db, verbs, policy)
     spine.register_loop(LOOP, silence.run_once, every_seconds=min(5.0, policy.lease_seconds / 6))
 
-    def poke(_tenant: UUID, kinds: tuple[str, ...]) -> None:
+    def call(tenant: UUID, kinds: tuple[str, ...]) -> None:
         if any(kind.startswith("run.") for kind in kinds):
-            polling.poke()
+            polls.call(tenant)
+            calling.poke()
 
-    spine.on_commit(poke)
+    spine.on_commit(call)
     return AgentsRoom(
         verbs=verbs,
         agents=AgentService(db, policy, poke=polling.poke),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from mainspring.spine.errors import Misuse
@@ -41,7 +41,11 @@ class Trust(StrEnum):
     @property
     def rank(self) -> int:
         """The place in the order, 0 for the least trusted."""
-        return list(Trust).index(self)
+        return _RANKS[self]
+
+
+# asked of every event and every rule that could match it
+_RANKS: Final = {level: rank for rank, level in enumerate(Trust)}
 
 
 def least_trusted(*levels: Trust) -> Trust:
