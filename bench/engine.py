@@ -68,10 +68,10 @@ class Bench:
         while spine.worker.in_hand:  # noqa: ASYNC110 - a worker tells how much it holds, not when it lets go
             await asyncio.sleep(0.0005)
 
-    async def owe(self, n: int) -> None:
+    async def owe(self, n: int, *, prefix: str = "") -> None:
         """Put n due effects into the outbox."""
         for first in range(0, n, _LOAD_BATCH):
-            keys = [f"{i:08}" for i in range(first, min(first + _LOAD_BATCH, n))]
+            keys = [f"{prefix}{i:08}" for i in range(first, min(first + _LOAD_BATCH, n))]
             async with self.store.tenant(self.tenant) as tx:
                 await self.store.owe_drained(tx, [(self.tenant, NewEffect(KIND, key=key)) for key in keys])
 

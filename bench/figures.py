@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -15,6 +16,21 @@ from typing import Any
 
 class Lost(Exception):
     """Something that was owed was not carried out, or was carried out twice: no figure of this run counts."""
+
+
+class Countdown:
+    """Counts to a number; `reached` is set there."""
+
+    def __init__(self, goal: int) -> None:
+        self.done = 0
+        self.goal = goal
+        self.reached = asyncio.Event()
+
+    def one(self) -> None:
+        """Count one."""
+        self.done += 1
+        if self.done == self.goal:
+            self.reached.set()
 
 
 @dataclass(frozen=True)
@@ -47,23 +63,35 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
+def load() -> float:
+    """How many processes have wanted to run, on average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
 def machine(postgres_version: str) -> dict[str, Any]:
     """Where this was measured; figures of two machines do not compare."""
     return {
         "cpus": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": load(),
         "python": platform.python_version(),
         "postgresql": postgres_version,
-        "asyncpg": version("asyncpg"),
-        "uvloop": version("uvloop"),
-        "pgqueuer": version("pgqueuer"),
+        **{
+            name: version(name)
+            for name in ("asyncpg", "uvloop", "pgqueuer", "procrastinate", "faststream-outbox")
+        },
     }
 
 
-def table(rows: Sequence[tuple[str, str, str]]) -> str:
-    """Three columns, the figures to the right."""
-    widths = [max(len(row[n]) for row in rows) for n in range(3)]
-    lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns, the first to the left, the figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            f"{cell:{'>' if n else '<'}{width}}"
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Effects that do nothing, from due to settled by one process: the engine, its own SQL without it, and pgqueuer.
+"""Effects that do nothing, from due to settled by one process: the engine, its own SQL without it, and its peers.
 
 Each contender starts from n due rows in otherwise empty tables, and is timed until its last outcome is committed.
 """
@@ -6,12 +6,15 @@ Each contender starts from n due rows in otherwise empty tables, and is timed un
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
+import figures
+import peers
 import scene
 from engine import KIND, Bench
 from figures import Lost
@@ -20,22 +23,82 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
+from sizes import Sizes
 
 from mainspring.db import Database
+from mainspring.embedded import EmbeddedPostgres
 from mainspring.embedded.postgres import ConnectArguments
 from mainspring.spine.effects import CRASHES_ALONE, DEFER_LIMIT_SECONDS
+from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.store import SQL
 
+TITLE = "No-op effects"
+POOL_SIZE = 10
 BATCH = 200  # the engine's slots, and so the most that it claims at once
 PEER_BATCH = 100
 HELD_BACK = "mainspring, an old snapshot held"
 _LOWEST = UUID(int=0)
 
 
+async def measure(postgres: EmbeddedPostgres, sizes: Sizes) -> dict[str, Any]:
+    """Let all contenders carry out the same, in turns."""
+    ours = await scene.database(postgres, "ours")
+    theirs = await scene.database(postgres, "theirs")
+    await scene.make_tables(ours)
+    pgqueuer = [Peer(theirs, consumers=1), Peer(theirs, consumers=2)]
+    await pgqueuer[0].install()
+    others = [
+        peers.Procrastinate(await scene.database(postgres, "procrastinate"), workers=1),
+        peers.Procrastinate(await scene.database(postgres, "procrastinate_4"), workers=4),
+        peers.Faststream(await scene.database(postgres, "faststream")),
+    ]
+    async with scene.pool(ours, size=POOL_SIZE) as pool:
+        bench = Bench(pool, PostgresStore(pool))
+        await bench.create_tenant()
+        for other in others:
+            await other.install()
+        rates = await rounds(
+            [Engine(bench, ours), HeldBack(bench, ours), BareLoop(bench, ours), *pgqueuer, *others],
+            sizes.items,
+            least=3,
+            most=sizes.rounds,
+            until_seconds=sizes.seconds,
+        )
+        for other in others:
+            await other.close()
+    return {
+        "items": sizes.items,
+        "noop effects a second": {name: statistics.median(rounds) for name, rounds in rates.items()},
+        "noop effects a second, each round": rates,
+    }
+
+
+def judge(measured: dict[str, Any]) -> list[figures.Goal]:
+    """Twice the nearest peer; half of what the same statements come to without an engine, and half with an old snapshot held."""
+    rates = measured["noop effects a second, each round"]
+    ours = rates["mainspring"]
+    return [
+        figures.at_least("mainspring / pgqueuer", figures.ratio(ours, rates["pgqueuer"]), 2.0),
+        figures.at_least("mainspring / bare loop", figures.ratio(ours, rates["bare loop"]), 0.5),
+        figures.at_least(f"{HELD_BACK} / mainspring", figures.ratio(rates[HELD_BACK], ours), 0.5),
+    ]
+
+
+def show(measured: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a contender."""
+    rates = measured["noop effects a second, each round"]
+    rows = [(f"{measured['items']:,} of them, one process", "a second", "mainspring is")]
+    for name, rounds in rates.items():
+        share = "" if name == "mainspring" else f"{figures.ratio(rates['mainspring'], rounds):.2f} x"
+        rows.append((name, f"{statistics.median(rounds):,.0f}", share))
+    return rows
+
+
 class Contender(Protocol):
-    """Something that carries out what is due."""
+    """Something that carries out what is due. One that is slow is given only a `part` of them."""
 
     name: str
+    part: float
     where: ConnectArguments
 
     async def load(self, n: int) -> None:
@@ -54,14 +117,15 @@ async def rounds(
     """Let all run in turn, `most` times, or at least `least` times when time is short; return rows a second by name."""
     rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for contender in contenders:
-        await _timed(contender, n // 10)
+        await _timed(contender, max(1, round(n * contender.part / 10)))
     begun = time.monotonic()
     for number in range(most):
         if number >= least and time.monotonic() - begun > until_seconds:
             break
         turn = number % len(contenders)
         for contender in (*contenders[turn:], *contenders[:turn]):
-            rates[contender.name].append(n / await _timed(contender, n))
+            given = max(1, round(n * contender.part))
+            rates[contender.name].append(given / await _timed(contender, given))
     return rates
 
 
@@ -77,6 +141,8 @@ async def _timed(contender: Contender, n: int) -> float:
 
 class Engine:
     """Ours, as a user runs it: `async with spine.running()`."""
+
+    part = 1.0
 
     def __init__(self, bench: Bench, where: ConnectArguments) -> None:
         self.name = "mainspring"
@@ -116,6 +182,8 @@ class HeldBack(Engine):
 
 class BareLoop:
     """The engine's statements, in the transactions that the engine gives them, one after the other, and nothing else."""
+
+    part = 1.0
 
     def __init__(self, bench: Bench, where: ConnectArguments) -> None:
         self.name = "bare loop"
@@ -157,6 +225,8 @@ class BareLoop:
 
 class Peer:
     """pgqueuer as its guide sets it up: durable tables, its autovacuum settings, a plain connection for each consumer."""
+
+    part = 1.0
 
     def __init__(self, where: ConnectArguments, *, consumers: int) -> None:
         self.name = "pgqueuer" if consumers == 1 else f"pgqueuer, {consumers} consumers"
