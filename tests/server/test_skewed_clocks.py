@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.server.conftest import BOARD, DEADLINE_SECONDS, people
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 HOUR_SECONDS = 3_600
-SETTINGS = {"FLOOR_TICK_SECONDS": "0.5", "LEASE_SECONDS_TRANSACTIONAL": "2", "RUN_LEASE_SECONDS": "2"}
+LEASE_SECONDS = 5
 RULE = {
     "name": "go",
     "when": {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["doing"], "labels_all": ["go"]},
@@ -133,7 +134,7 @@ async def pair(serve, fresh_database) -> AsyncIterator[Pair]:
     await services.agents.create(actors["operator"], handle="echo", slots=4)
     _, secret = await services.tokens.create(actors["operator"], kind="runner", agents=["echo"])
     await services.stop()
-    settings = {f"MAINSPRING_{name}": value for name, value in SETTINGS.items()}
+    settings = {"MAINSPRING_RUN_LEASE_SECONDS": str(LEASE_SECONDS)}
     servers = [await serve(database.url, **settings, **(clock or {})) for clock in clocks]
     for server in servers:
         assert "ready at" in await server.ready()
@@ -164,20 +165,21 @@ async def test_with_clocks_two_hours_apart_nothing_is_stolen_starts_early_or_end
     left = await pair.behind.claim(abandoned, name="gone")
     await pair.behind.tell(run, "heartbeat")
     await pair.ahead.tell(left, "heartbeat")
-    turn = [pair.ahead, pair.behind]
+    turn, beats = [pair.ahead, pair.behind], [time.monotonic()]
 
     async def taken_back() -> bool:
         turn.reverse()
+        beats.append(time.monotonic())
         beat = await turn[0].tell(run, "heartbeat")
         assert beat["attempt"] == 1
         return (await turn[0].call("GET", f"runs/{left['id']}"))["state"] == "queued"
 
     await pair.until(taken_back, "the end of the lease that nobody renewed")
     told = (await pair.ahead.call("GET", f"events?subject={run['id']}"))["data"]
-    assert sorted(event["kind"] for event in told) == [
-        "run.queued",
-        "run.started",
-    ]  # never taken back, and resumed
+    if max(later - earlier for earlier, later in pairwise(beats)) > LEASE_SECONDS / 2:
+        pytest.skip("this machine was too busy for a runner to be heard of in time")
+    kinds = sorted(event["kind"] for event in told)
+    assert kinds == ["run.queued", "run.started"], "it was taken back, and resumed"
 
     # what is to wait for ten minutes waits, whoever is asked
     await pair.behind.tell(run, "complete", outcome="retry", error="not now", after_seconds=600)
