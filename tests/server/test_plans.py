@@ -13,7 +13,7 @@ from mainspring.ids import new_id
 from mainspring.sql import Queries
 
 ROWS = 6_000
-TENANT, AGENT, BUSY, CARD = (new_id() for _ in range(4))
+TENANT, AGENT, BUSY, CARD, BOARD = (new_id() for _ in range(5))
 LATEST = "9999-12-31"
 LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
 _FILL = f"""
@@ -34,7 +34,12 @@ select '{TENANT}', gen_random_uuid(), case n % 200 when 50 then '{AGENT}'::uuid 
 insert into mainspring.events (tenant_id, seq, id, kind, subject, data, trust, occurred_at)
 select '{TENANT}', n, gen_random_uuid(), case n % 100 when 0 then 'card.moved' else 'run.done' end, 's' || n, '{{}}', 'member', clock_timestamp()
   from generate_series(1, {ROWS}) n;
-analyze mainspring.rules, mainspring.effects, mainspring.runs, mainspring.events;
+insert into mainspring.boards (tenant_id, id, key, name, states) values ('{TENANT}', '{BOARD}', 'OPS', 'Operations', '[{{"name": "todo"}}]');
+insert into mainspring.cards (tenant_id, id, board_id, number, title, state)
+select '{TENANT}', gen_random_uuid(), '{BOARD}', n, 't', 'todo' from generate_series(1, {ROWS}) n;
+insert into mainspring.card_labels (tenant_id, card_id, label)
+select tenant_id, id, case number % 100 when 0 then 'urgent' else 'common' end from mainspring.cards;
+analyze mainspring.rules, mainspring.effects, mainspring.runs, mainspring.events, mainspring.cards, mainspring.card_labels;
 """
 
 
@@ -115,3 +120,19 @@ async def test_a_question_is_answered_by_an_index(big, room, name, args, index):
     assert index in plan, plan
     if name in PAGED:  # no letter of an earlier page is read again
         assert plan.count("AND (ROW(") == plan.count("Scan using") + plan.count("Scan Backward using"), plan
+
+
+async def test_cards_are_found_by_their_label_behind_the_walls_however_often_it_is_asked(big):
+    """Whatever plan is kept after the first few: neither all cards are read, nor those with another label."""
+    args = (TENANT, None, None, None, None, 50, None, ["urgent"])
+    await big.execute("set plan_cache_mode = auto")
+    await big.execute(f"prepare asked as {Queries('mainspring.boards.sql')['find_labeled_cards']}")
+    asked = f"execute asked ({', '.join(map(literal, args))})"
+    try:
+        for _ in range(8):
+            assert len(await big.fetch(asked)) == 50
+        plan = "\n".join(line[0] for line in await big.fetch(f"explain {asked}"))
+    finally:
+        await big.execute("deallocate asked; set plan_cache_mode = force_generic_plan")
+    assert "Seq Scan" not in plan, plan
+    assert "card_labels_label" in plan, plan

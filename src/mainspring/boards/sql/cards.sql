@@ -51,21 +51,31 @@ order by c.id
 limit $6;
 
 -- name: find_labeled_cards
--- Driven by the first label; the card must have the others too.
-select c.id
-from mainspring.card_labels l
-join mainspring.cards c on c.tenant_id = l.tenant_id and c.id = l.card_id
-where l.tenant_id = $1 and l.label = ($8::text[])[1] and c.deleted_at is null
-  and ($2::uuid is null or l.card_id > $2)
-  and ($3::text is null or c.state = $3)
-  and ($4::uuid is null or c.assignee_id = $4)
-  and ($5::uuid is null or c.agent_id = $5)
-  and ($7::uuid is null or c.board_id = $7)
-  and not exists (
-      select from unnest($8::text[]) as wanted (label)
-      where not exists (
-          select from mainspring.card_labels other
-          where other.tenant_id = $1 and other.card_id = l.card_id and other.label = wanted.label))
+-- Driven by the first label, in the order of its index; the card must have the others too, which are counted, since a `not exists` is answered from
+-- all labels of the tenant. `offset 0` keeps it so: to a plan that is made for any arguments so many "or null" look as if hardly a card came
+-- through, and it would read them all.
+select l.card_id as id
+from (
+    select o.card_id
+    from mainspring.card_labels o
+    where o.tenant_id = $1 and o.label = ($8::text[])[1]
+      and o.card_id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+    order by o.card_id
+    offset 0
+) l
+cross join lateral (
+    select c.id
+    from mainspring.cards c
+    where c.tenant_id = $1 and c.id = l.card_id and c.deleted_at is null
+      and ($3::text is null or c.state = $3)
+      and ($4::uuid is null or c.assignee_id = $4)
+      and ($5::uuid is null or c.agent_id = $5)
+      and ($7::uuid is null or c.board_id = $7)
+    offset 0
+) c
+where (select count(*) from mainspring.card_labels other
+       where other.tenant_id = $1 and other.card_id = l.card_id and other.label = any($8::text[]))
+    = (select count(distinct wanted.label) from unnest($8::text[]) as wanted (label))
 order by l.card_id
 limit $6;
 
