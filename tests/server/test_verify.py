@@ -131,6 +131,10 @@ async def limits_and_pins(world):
     await world.post("rules", {**updated, "name": "resumed"})
     promoting = {"kinds": ["card.labeled"], "labels_added": ["scribe"]}
     await world.post("rules", {"name": "pins", "when": promoting, "do": {"promote": {"agent": "scribe"}}})
+    calling = {"kinds": ["custom.calls"]}
+    await world.post(
+        "rules", {"name": "calls", "when": calling, "do": {"webhook": {"url": "https://example.com/"}}}
+    )
     await world.post("rules/resumed/pause", {"because": "to see what waits"})
     await world.post("cards", {"board": "OPS", "title": "limits"})
     for n in range(2):
@@ -369,9 +373,8 @@ async def test_verify_is_clean_under_load(services):
 async def test_what_a_paused_rule_holds_is_no_finding(history, corrupt):
     await corrupt(
         "update mainspring.effects set not_before = 'infinity' where tenant_id = $1 and state = 'pending'",
-        """update mainspring.rules set paused_at = clock_timestamp(), paused_because = 'too many'
-            where tenant_id = $1 and name = 'doing to echo'""",
     )
+    await history.post("rules/doing to echo/pause", {"because": "too many"})
     assert await found_in(history) == {}
 
 
@@ -487,6 +490,24 @@ CORRUPTIONS = {
         "update mainspring.rules set enabled = false, paused_at = null, paused_because = null where tenant_id = $1", "shape", "and its last version is",
     ),
     # effects
+    "paused behind its log's back": (
+        "update mainspring.rules set paused_at = clock_timestamp(), paused_because = 'x' where tenant_id = $1 and name = 'once'",
+        "shape", "is paused: x, and its last event",
+    ),
+    "pause forgotten": (
+        "update mainspring.rules set paused_at = null, paused_because = null where tenant_id = $1 and name = 'limited'",
+        "shape", "says that it is paused: max_per_hour",
+    ),
+    "given up in advance": ("update mainspring.rules set given_up_seq = 9999 where tenant_id = $1", "shape", "gives up what it owes up to event 9999"),
+    "resume forgotten": ("update mainspring.rules set waived_seq = 0 where tenant_id = $1", "shape", "up to event 0 and gives up"),
+    "secret lost": ("delete from mainspring.webhook_secrets where tenant_id = $1", "shape", "has no secret to sign with"),
+    "launches uncounted": ("delete from mainspring.firings where tenant_id = $1", "shape", "is done, and no limit counts it"),
+    "option of a newer release": (
+        """update mainspring.rule_versions set options = options || '{"moon": "full"}' where tenant_id = $1""", "shape", "which does not say so",
+    ),
+    "term of a newer release": (
+        """update mainspring.rule_versions set terms = terms || '{"moon": ["full"]}' where tenant_id = $1""", "shape", "which does not say so",
+    ),
     "event of a launch forgotten": (f"update mainspring.effects set event_seq = null where {A_LAUNCH}", "I-2", "names no event"),
     "... and seen by its verdict": (f"update mainspring.effects set event_seq = null where {A_LAUNCH}", "I-1", "it stands for event none"),
     "event of a launch unknown": (f"update mainspring.effects set event_seq = 999 where {A_LAUNCH}", "I-2", "names event 999"),
@@ -520,6 +541,11 @@ CORRUPTIONS = {
     "death not told": (
         "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'effect.dead'",
         "I-5", "is dead, and its last event is",
+    ),
+    "death said to be none of the log's": (
+        """with gone as (delete from mainspring.events where tenant_id = $1 and kind = 'effect.dead')
+           update mainspring.effects set payload = payload || '{"untold": true}' where tenant_id = $1 and state = 'dead'""",
+        "I-5", "and its last event is",
     ),
     "dead without dying": (
         """update mainspring.effects set state = 'dead', outcome = 'failed', settled_at = clock_timestamp()

@@ -63,6 +63,7 @@ _CHECKS: Final = (
     _Asks("I-17", "a card that became eligible was dispatched once", "cards_are_dispatched_once"),
     _Asks("shape", "no claim or lease where none may be", "rows_are_in_shape"),
     _Asks("shape", "a rule's versions judge every event once, as its own events say", "rules_are_whole"),
+    _Asks("shape", "a rule is paused, resumed and counted as its events say, and can sign what it sends", "limits_are_as_told", ("moment",)),
     _Asks("shape", "a card is in a state of its board, and eligible only as its state and pin say", "cards_are_in_shape"),
     _Asks("shape", "what waits has an end, unless its rule is paused", "waits_have_an_end", ("moment", "delay_max")),
     _Asks("shape", "no tenant's work is hidden from claims", "due_is_never_late"),

@@ -87,6 +87,48 @@ with chain as (
 select (select count(*) from mainspring.rule_versions where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
+-- name: limits_are_as_told
+-- What stops a rule, or lets it run, is what its events say; what it may be counted by is noted; a rule that sends can sign. $2: the snapshot's
+-- moment. A note is kept for an hour at least.
+with told as (
+    select distinct on (e.subject) e.subject, e.seq, e.data -> 'rule' ->> 'paused_because' as paused_because
+      from mainspring.events e
+     where e.tenant_id = $1 and e.kind = 'rule.changed'
+     order by e.subject, e.seq desc
+), resumed as (
+    select e.subject, coalesce(max(e.seq) filter (where e.data ->> 'owed' = 'run'), 0) as waived,
+           coalesce(max(e.seq) filter (where e.data ->> 'owed' = 'discard'), 0) as given_up
+      from mainspring.events e
+     where e.tenant_id = $1 and e.kind = 'rule.changed' and e.data ->> 'change' = 'resumed'
+     group by e.subject
+), bad as (
+    select format('rule %s is %s, and its last event (%s) says that it is %s', r.id, coalesce('paused: ' || r.paused_because, 'not paused'),
+                  t.seq, coalesce('paused: ' || t.paused_because, 'not paused')) as what
+      from mainspring.rules r
+      join told t on t.subject = r.id::text
+     where r.tenant_id = $1 and r.deleted_at is null and r.paused_because is distinct from t.paused_because
+    union all
+    select format('rule %s runs what it owes up to event %s and gives up what it owes up to event %s, and its resumes were at %s and %s',
+                  r.id, r.waived_seq, r.given_up_seq, coalesce(s.waived, 0), coalesce(s.given_up, 0))
+      from mainspring.rules r
+      left join resumed s on s.subject = r.id::text
+     where r.tenant_id = $1 and (r.waived_seq, r.given_up_seq) is distinct from (coalesce(s.waived, 0), coalesce(s.given_up, 0))
+    union all
+    select format('rule %s calls a webhook, and has no secret to sign with', r.id)
+      from mainspring.rules r
+      join mainspring.rule_versions v on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.version = r.version
+     where r.tenant_id = $1 and r.deleted_at is null and v.action ? 'webhook'
+       and not exists (select from mainspring.webhook_secrets s where s.tenant_id = r.tenant_id and s.rule_id = r.id)
+    union all
+    select format('effect %s (%s %s) is done, and no limit counts it', e.id, e.kind, e.key)
+      from mainspring.effects e
+     where e.tenant_id = $1 and e.kind in ('launch', 'promote') and e.state = 'done'
+       and e.settled_at > $2::timestamptz - interval '55 minutes'
+       and not exists (select from mainspring.firings f where f.tenant_id = e.tenant_id and f.effect_id = e.id)
+)
+select (select count(*) from mainspring.rules where tenant_id = $1) as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
 -- name: cards_are_in_shape
 with places as (
     select c.id, c.state, c.agent_id, c.eligible_version, c.eligible_seq, c.deleted_at is not null as gone, b.key,
