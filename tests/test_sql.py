@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
@@ -43,6 +44,30 @@ async def test_every_statement_prepares_on_the_migrated_schema(
 
     assert len(packages_of_sql()) > 1
     assert broken == []
+
+
+_CLOCK = r"clock_timestamp\(\)"
+_MOVED = r"(\s*[-+]\s*(interval\s*'[^']*'|make_interval\([^)]*\)))?"
+_COMPARED = re.compile(rf"[<>]=?\s*{_CLOCK}|between\s+{_CLOCK}|{_CLOCK}{_MOVED}\s*[<>]")
+_OF_THE_TRANSACTION = re.compile(
+    r"\b(now|transaction_timestamp)\(\)|\bcurrent_timestamp\b|\blocaltimestamp\b"
+)
+
+
+def test_deadlines_are_set_by_one_clock_and_compared_with_another() -> None:
+    """A comparison with `clock_timestamp()` is no index condition; `now()` is when the transaction began, however long ago."""
+    wrong = []
+    for package in packages_of_sql():
+        for name, text in Queries(package).items():
+            said = re.sub(r"--.*", "", text)
+            if _COMPARED.search(said) or _OF_THE_TRANSACTION.search(said):
+                wrong.append(f"{package}.{name}")
+    assert wrong == []
+    assert _COMPARED.search("where lease_until < clock_timestamp()")
+    assert _COMPARED.search("where clock_timestamp() - interval '1 s' > lease_until")
+    assert not _COMPARED.search(
+        "set lease_until = clock_timestamp() + $1 where lease_until < statement_timestamp()"
+    )
 
 
 async def test_every_timestamp_is_on_one_list(fresh_database: Callable[..., Awaitable[Any]]) -> None:

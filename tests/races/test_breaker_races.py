@@ -115,18 +115,18 @@ async def crowd(ground: Ground) -> None:
     await ground.pool.execute("analyze mainspring.effects")
 
 
-async def rows_read(conn: Any, name: str, *args: Any) -> int:
-    """Run a statement, undo it; return how many effects its scans went through."""
+async def rows_read(conn: Any, name: str, *args: Any, table: str = "effects") -> int:
+    """Run a statement, undo it; return how many rows of a table its scans went through."""
     transaction = conn.transaction()
     await transaction.start()
     plan = json.loads(await conn.fetchval(f"explain (analyze, format json) {SQL[name]}", *args))
     await transaction.rollback()
-    return sum(scanned(plan[0]["Plan"]))
+    return sum(scanned(plan[0]["Plan"], table))
 
 
-def scanned(node: dict[str, Any]) -> list[int]:
-    inner = [n for child in node.get("Plans", ()) for n in scanned(child)]
-    if node.get("Relation Name") != "effects" or "Scan" not in node["Node Type"]:
+def scanned(node: dict[str, Any], table: str) -> list[int]:
+    inner = [n for child in node.get("Plans", ()) for n in scanned(child, table)]
+    if node.get("Relation Name") != table or "Scan" not in node["Node Type"]:
         return inner
     each = (
         node["Actual Rows"]
