@@ -131,6 +131,11 @@ async def limits_and_pins(world):
     await world.post("rules", {**updated, "name": "resumed"})
     promoting = {"kinds": ["card.labeled"], "labels_added": ["scribe"]}
     await world.post("rules", {"name": "pins", "when": promoting, "do": {"promote": {"agent": "scribe"}}})
+    waiting = {
+        "options": {"queued_timeout_seconds": 86_400},
+        "when": {"kinds": ["card.labeled"], "labels_added": ["wait"]},
+    }
+    await world.post("rules", {**RULE, "name": "waits", **waiting})
     calling = {"kinds": ["custom.calls"]}
     await world.post(
         "rules", {"name": "calls", "when": calling, "do": {"webhook": {"url": "https://example.com/"}}}
@@ -145,6 +150,7 @@ async def limits_and_pins(world):
     await world.settle()
     for run in (await world.get("runs"))["data"]:
         await world.post(f"runs/{run['id']}/cancel")
+    await world.call("POST", "cards/OPS-1/labels", json={"add": ["wait"]})
     await world.settle()
 
 
@@ -502,6 +508,18 @@ CORRUPTIONS = {
     "resume forgotten": ("update mainspring.rules set waived_seq = 0 where tenant_id = $1", "shape", "up to event 0 and gives up"),
     "secret lost": ("delete from mainspring.webhook_secrets where tenant_id = $1", "shape", "has no secret to sign with"),
     "launches uncounted": ("delete from mainspring.firings where tenant_id = $1", "shape", "is done, and no limit counts it"),
+    "time to wait forgotten": (
+        "update mainspring.runs set queued_timeout_seconds = 5 where tenant_id = $1 and state = 'queued'", "shape", "its time to wait for a runner never ends",
+    ),
+    "time to wait from nowhere": (
+        "update mainspring.runs set queued_until = clock_timestamp() where tenant_id = $1 and state = 'queued'", "shape", "may wait for ever",
+    ),
+    "time to wait of another rule": (
+        "update mainspring.runs set queued_timeout_seconds = 5 where tenant_id = $1", "shape", "waits for 5 s on a runner with the labels {}",
+    ),
+    "labels of another rule": (
+        "update mainspring.runs set runner_labels = '{gpu}' where tenant_id = $1", "shape", "on a runner with the labels {gpu}",
+    ),
     "option of a newer release": (
         """update mainspring.rule_versions set options = options || '{"moon": "full"}' where tenant_id = $1""", "shape", "which does not say so",
     ),

@@ -88,7 +88,8 @@ select (select count(*) from mainspring.rule_versions where tenant_id = $1) as e
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: limits_are_as_told
--- What stops a rule, or lets it run, is what its events say; what it may be counted by is noted; a rule that sends can sign. $2: the snapshot's
+-- What stops a rule, or lets it run, is what its events say; what it may be counted by is noted; a rule that sends can sign, and
+-- its runs wait as it says. $2: the snapshot's
 -- moment. A note is kept for an hour at least.
 with told as (
     select distinct on (e.subject) e.subject, e.seq, e.data -> 'rule' ->> 'paused_because' as paused_because
@@ -125,6 +126,19 @@ with told as (
      where e.tenant_id = $1 and e.kind in ('launch', 'promote') and e.state = 'done'
        and e.settled_at > $2::timestamptz - interval '55 minutes'
        and not exists (select from mainspring.firings f where f.tenant_id = e.tenant_id and f.effect_id = e.id)
+    union all
+    select format('run %s is queued, and %s', r.id, case when r.queued_until is null then 'its time to wait for a runner never ends'
+                                                         else 'its time to wait for a runner ends, though it may wait for ever' end)
+      from mainspring.runs r
+     where r.tenant_id = $1 and r.state = 'queued' and (r.queued_until is null) <> (r.queued_timeout_seconds is null)
+    union all
+    select format('run %s waits for %s s on a runner with the labels {%s}, and version %s of its rule says otherwise', r.id,
+                  coalesce(r.queued_timeout_seconds::text, 'no end of'), array_to_string(r.runner_labels, ', '), v.version)
+      from mainspring.runs r
+      join mainspring.rule_versions v on v.tenant_id = r.tenant_id and v.rule_id = r.rule_id and v.version = r.rule_version
+     where r.tenant_id = $1
+       and (r.queued_timeout_seconds is distinct from (v.options ->> 'queued_timeout_seconds')::double precision
+            or to_jsonb(r.runner_labels) is distinct from coalesce(v.action #> '{launch,runner_labels}', '[]'))
 )
 select (select count(*) from mainspring.rules where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
