@@ -151,6 +151,7 @@ async def limits_and_pins(world):
     for run in (await world.get("runs"))["data"]:
         await world.post(f"runs/{run['id']}/cancel")
     await world.call("POST", "cards/OPS-1/labels", json={"add": ["wait"]})
+    await world.post("events", {"kind": "custom.nothing", "key": "once"})
     await world.settle()
 
 
@@ -508,6 +509,30 @@ CORRUPTIONS = {
     "resume forgotten": ("update mainspring.rules set waived_seq = 0 where tenant_id = $1", "shape", "up to event 0 and gives up"),
     "secret lost": ("delete from mainspring.webhook_secrets where tenant_id = $1", "shape", "has no secret to sign with"),
     "launches uncounted": ("delete from mainspring.firings where tenant_id = $1", "shape", "is done, and no limit counts it"),
+    "launch counted for another event": (
+        "update mainspring.firings set event_seq = event_seq + 1 where tenant_id = $1", "shape", "and is counted for rule",
+    ),
+    "target down for ever": (
+        """insert into mainspring.breakers (tenant_id, target, failures, trips, open_until, down_since)
+           values ($1, 'smtp', 5, 1, 'infinity', clock_timestamp())""",
+        "shape", "nothing is sent to smtp before infinity",
+    ),
+    "key of no event": ("update mainspring.event_keys set seq = 9999 where tenant_id = $1", "shape", "stands for event 9999, which is not there"),
+    "number given twice": ("update mainspring.boards set next_number = 1 where tenant_id = $1", "shape", "would call its next card OPS-1"),
+    "card never created": (
+        "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'card.created'", "shape", "was never created",
+    ),
+    "question never asked": (
+        "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'ask.opened'", "I-5", "and its events are none",
+    ),
+    "question answered by nobody": (
+        "update mainspring.asks set state = 'answered', answer = 'yes', answered_by = gen_random_uuid(), ended_at = clock_timestamp() where tenant_id = $1",
+        "I-5", "is answered, and its events are ask.opened",
+    ),
+    "run trusted further than its cause": (
+        "update mainspring.runs set trust = 'stranger' where tenant_id = $1", "I-5", "is trusted as stranger, at depth",
+    ),
+    "run nearer than its cause": ("update mainspring.runs set depth = 0 where tenant_id = $1", "I-5", "at depth 0, and event"),
     "time to wait forgotten": (
         "update mainspring.runs set queued_timeout_seconds = 5 where tenant_id = $1 and state = 'queued'", "shape", "its time to wait for a runner never ends",
     ),

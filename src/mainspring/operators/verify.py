@@ -66,6 +66,7 @@ _CHECKS: Final = (
     _Asks("shape", "a rule is paused, resumed and counted as its events say, and can sign what it sends", "limits_are_as_told", ("moment",)),
     _Asks("shape", "a card is in a state of its board, and eligible only as its state and pin say", "cards_are_in_shape"),
     _Asks("shape", "what waits has an end, unless its rule is paused", "waits_have_an_end", ("moment", "delay_max")),
+    _Asks("shape", "the key of a custom event stands for one", "keys_stand_for_events"),
     _Asks("shape", "no tenant's work is hidden from claims", "due_is_never_late"),
     _Asks("I-15", "nothing is owed and overdue", "nothing_is_overdue", ("moment", "late"), warning=True),
 )  # fmt: skip

@@ -245,6 +245,17 @@ with said as (
     select format('run %s is %s, and its last event is %s', id, state, coalesce(kind || ' at ' || seq, 'none')) as what
       from told
      where kind is distinct from expected
+    union all
+    -- what it does is trusted as far as it is, and as deep: its first event says so
+    select format('run %s is trusted as %s, at depth %s, and event %s says %s, at depth %s', r.id, r.trust, r.depth, e.seq, e.trust, e.depth)
+      from mainspring.runs r
+     cross join lateral (
+          select v.seq, v.trust, v.depth
+            from mainspring.events v
+           where v.tenant_id = r.tenant_id and v.subject = r.id::text and v.kind = 'run.queued'
+           order by v.seq
+           limit 1) e
+     where r.tenant_id = $1 and (r.trust, r.depth) is distinct from (e.trust, e.depth)
 )
 select (select count(*) from mainspring.runs where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
@@ -278,6 +289,17 @@ with bad as (
       from mainspring.asks k
       join mainspring.runs r on r.tenant_id = k.tenant_id and r.id = k.run_id
      where k.tenant_id = $1 and k.state = 'open' and r.state in ('done', 'blocked', 'failed', 'cancelled', 'discarded')
+    union all
+    select format('question %s of run %s is %s, and its events are %s', k.id, k.run_id, k.state, coalesce(nullif(array_to_string(e.kinds, ', '), ''), 'none'))
+      from mainspring.asks k
+     cross join lateral (
+          select array(select v.kind from mainspring.events v
+                        where v.tenant_id = k.tenant_id and v.subject = k.id::text and v.kind in ('ask.opened', 'ask.answered')
+                        order by v.seq) as kinds) e
+     where k.tenant_id = $1
+       -- what was in a hole that an operator has led the drain past is not known
+       and not exists (select from mainspring.events s where s.tenant_id = $1 and s.kind = 'log.skipped')
+       and e.kinds is distinct from case when k.state = 'answered' then '{ask.opened,ask.answered}'::text[] else '{ask.opened}' end
 )
 select (select count(*) from mainspring.asks where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;

@@ -127,6 +127,12 @@ with told as (
        and e.settled_at > $2::timestamptz - interval '55 minutes'
        and not exists (select from mainspring.firings f where f.tenant_id = e.tenant_id and f.effect_id = e.id)
     union all
+    select format('effect %s (%s %s) is of rule %s for event %s, and is counted for rule %s and event %s', e.id, e.kind, e.key,
+                  coalesce(e.rule_id::text, 'none'), e.event_seq, coalesce(f.rule_id::text, 'none'), f.event_seq)
+      from mainspring.firings f
+      join mainspring.effects e on e.tenant_id = f.tenant_id and e.id = f.effect_id
+     where f.tenant_id = $1 and (f.kind, f.rule_id, f.event_seq) is distinct from (e.kind, e.rule_id, e.event_seq)
+    union all
     select format('run %s is queued, and %s', r.id, case when r.queued_until is null then 'its time to wait for a runner never ends'
                                                          else 'its time to wait for a runner ends, though it may wait for ever' end)
       from mainspring.runs r
@@ -167,6 +173,18 @@ with places as (
                         where e.tenant_id = $1 and e.seq = p.eligible_seq and e.subject = p.id::text
                           and e.data -> 'card' ->> 'eligible_version' = p.eligible_version::text)
     union all
+    select format('board %s would call its next card %s-%s, and has one of that number or a later one', b.key, b.key, b.next_number)
+      from mainspring.boards b
+     where b.tenant_id = $1
+       and exists (select from mainspring.cards c where c.tenant_id = b.tenant_id and c.board_id = b.id and c.number >= b.next_number)
+    union all
+    select format('card %s was never created: no event says so', c.id)
+      from mainspring.cards c
+     where c.tenant_id = $1
+       and not exists (select from mainspring.events e where e.tenant_id = c.tenant_id and e.subject = c.id::text and e.kind = 'card.created')
+       -- what was in a hole that an operator has led the drain past is not known
+       and not exists (select from mainspring.events s where s.tenant_id = $1 and s.kind = 'log.skipped')
+    union all
     select format('board %s answers %s with %s, a state that it has not', b.key, a.key, a.value)
       from mainspring.boards b
      cross join lateral jsonb_each_text(b.reflect) as a
@@ -188,6 +206,10 @@ with bad as (
        and e.not_before > $2::timestamptz + make_interval(secs => $3::double precision)
        and not (e.not_before = 'infinity' and r.paused_at is not null)
     union all
+    select format('nothing is sent to %s before %s', b.target, b.open_until)
+      from mainspring.breakers b
+     where b.tenant_id = $1 and b.open_until > $2::timestamptz + make_interval(secs => $3::double precision)
+    union all
     select format('run %s is queued, and may not be claimed before %s', r.id, r.not_before)
       from mainspring.runs r
      where r.tenant_id = $1 and r.state = 'queued'
@@ -195,6 +217,18 @@ with bad as (
 )
 select (select count(*) from mainspring.effects where tenant_id = $1 and state = 'pending')
        + (select count(*) from mainspring.runs where tenant_id = $1 and state = 'queued') as examined,
+       (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
+
+-- name: keys_stand_for_events
+with bad as (
+    select format('key %L stands for event %s, which is not there', k.key, coalesce(k.seq::text, 'none')) as what
+      from mainspring.event_keys k
+     where k.tenant_id = $1
+       and not exists (select from mainspring.events e where e.tenant_id = k.tenant_id and e.seq = k.seq and e.kind like 'custom.%')
+       -- what was in a hole that an operator has led the drain past is not known
+       and not exists (select from mainspring.events s where s.tenant_id = $1 and s.kind = 'log.skipped')
+)
+select (select count(*) from mainspring.event_keys where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: due_is_never_late
