@@ -29,20 +29,20 @@ class Sizes:
 
 SHORT = Sizes(
     name="short",
-    items=10_000,
+    items=8_000,
     rounds=5,
-    seconds=45.0,
-    commits=1_000,
+    seconds=25.0,
+    commits=600,
     idle_tenants=2_000,
     idle_seconds=30.0,
     rules=10_000,
-    judged=4_000,
+    judged=2_000,
     backlog=20_000,
     neighbours=1_000,
-    appends=12,
+    appends=10,
     runners=500,
-    queued=40,
-    finished=200_000,
+    queued=30,
+    finished=100_000,
     due=4_000,
 )
 LONG = Sizes(

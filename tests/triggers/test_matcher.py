@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -314,6 +315,32 @@ def test_ten_thousand_rules_cost_by_those_that_could_match() -> None:
     index = RuleIndex(versions)
     happened = event(card=card(board="B7", labels=["agent", "l3", "other"]))
     assert [version.terms.labels_all for version in index.candidates(facts_of(happened))] == [{"agent", "l3"}]
+
+
+def test_judging_is_the_same_work_among_thousands_of_rules_as_among_a_hundred() -> None:
+    """Counted in calls of functions: one rule could match, and the others are not even looked at."""
+    happened = event(card=card(board="B7", labels=["agent", "l3", "other"]))
+
+    def calls(rules: int) -> int:
+        versions = [
+            rule(kinds=["card.moved"], boards=[f"B{n % 10}"], labels_all=["agent", f"l{n // 10}"])
+            for n in range(rules)
+        ]
+        index, counted = RuleIndex(versions), 0
+
+        def count(_frame: Any, what: str, _argument: Any) -> None:
+            nonlocal counted
+            counted += what in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            found = list(index.judged(facts_of(happened)))
+        finally:
+            sys.setprofile(None)
+        assert [term for _, term in found] == [None]
+        return counted
+
+    assert calls(2_000) == calls(100) > 0
 
 
 def test_a_rule_of_many_boards_and_labels_does_not_fill_the_index() -> None:
