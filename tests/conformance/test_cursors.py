@@ -69,6 +69,18 @@ async def test_an_engine_older_than_the_rows_gets_nothing(hands: Hands):
     assert len(await hands.lagging(version=3)) == 1
 
 
+async def test_of_the_tenants_that_called_those_that_lag_are_locked_and_no_others(hands: Hands):
+    one, _, three = await lagging_tenants(hands, 3)
+    still, nobody = await hands.tenant(), UUID(int=7)
+    async with hands.store.system("test") as tx:
+        found = await hands.store.lock_called(tx, [three, still, nobody, one], engine_version=1)
+        await hands.store.advance(tx, [(cursor, 1) for cursor in found])
+    assert found == [Cursor(tenant_id=tenant, position=0, head=1) for tenant in sorted([one, three])]
+    await hands.subject.set_engine_version(2)
+    async with hands.store.system("test") as tx:
+        assert await hands.store.lock_called(tx, [one, three], engine_version=1) == []
+
+
 async def test_the_next_events_come_as_whole_prefixes(hands: Hands):
     one, two = await lagging_tenants(hands, 2, events=3)
     await hands.append(one, "order.sent")

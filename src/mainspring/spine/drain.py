@@ -1,7 +1,8 @@
 """Log to outbox. Takes events past the cursors, leaves the effects that they owe, the cursors moved, in one transaction.
 
 If it dies here nothing has happened: the cursors stand where they stood, and the next round reads the same events.
-A second drain meanwhile takes other tenants, since cursors are locked and locked ones are skipped.
+A second drain meanwhile takes other tenants, since cursors are locked and locked ones are skipped. A commit in this process says
+whose log has grown, and that one is looked at; all of them are when the floor tick has found that any lags.
 """
 
 from __future__ import annotations
@@ -65,13 +66,33 @@ class Drain(Generic[H]):
         self._obligations = obligations
         self._engine_version = engine_version
         self._after: UUID | None = None
+        self._called: set[UUID] = set()
+        self._everywhere = True
+
+    def call(self, tenant: UUID) -> None:
+        """Note that a tenant's log has just grown; the next round looks at it."""
+        self._called.add(tenant)
+
+    def look_everywhere(self) -> None:
+        """Have the next round look at all tenants, and those after it until nothing lags."""
+        self._everywhere = True
 
     async def run_once(self) -> Drained:
-        """Drain one round of lagging tenants, starting behind the last one served."""
+        """Drain one round: of the tenants that called, or of all that lag, starting behind the last one served."""
+        called, self._called = self._called, set()
+        everywhere, self._everywhere = self._everywhere or not called, False
+        try:
+            drained = await self._round(None if everywhere else sorted(called))
+        except BaseException:
+            self._everywhere = True
+            raise
+        self._everywhere = self._everywhere or (everywhere and drained.events > 0)
+        return drained
+
+    async def _round(self, called: Sequence[UUID] | None) -> Drained:
+        """Drain one round, of all tenants where none called."""
         async with self._store.system("drain") as tx:
-            cursors = await self._store.lock_lagging(
-                tx, after=self._after, limit=TENANTS_MAX, engine_version=self._engine_version
-            )
+            cursors = await self._lock(tx, called)
             if not cursors:
                 return Drained(events=0, owed=0)
             reach(FaultPoint.DRAIN_AFTER_LOCK)
@@ -85,9 +106,24 @@ class Drain(Generic[H]):
                 await self._store.advance(tx, moves(cursors, drained))
             reach(FaultPoint.DRAIN_BEFORE_COMMIT)
         reach(FaultPoint.DRAIN_AFTER_COMMIT)
-        # the last one read, drained or not: tenants that stand still must not use up every round
-        self._after = read[-1].tenant_id if read else cursors[-1].tenant_id
+        if called is None:
+            # the last one read, drained or not: tenants that stand still must not use up every round
+            self._after = read[-1].tenant_id if read else cursors[-1].tenant_id
+        else:
+            # once more: what they have appended meanwhile, another drain has passed over while they were locked here
+            self._called |= {event.tenant_id for event in events}
+            if len(read) >= EVENTS_MAX:  # and those to which it did not come
+                self._called |= {cursor.tenant_id for cursor in cursors} - {event.tenant_id for event in read}
         return Drained(events=len(drained), owed=owed)
+
+    async def _lock(self, tx: H, called: Sequence[UUID] | None) -> Sequence[Cursor]:
+        if called is None:
+            return await self._store.lock_lagging(
+                tx, after=self._after, limit=TENANTS_MAX, engine_version=self._engine_version
+            )
+        now, later = called[:TENANTS_MAX], called[TENANTS_MAX:]
+        self._called.update(later)
+        return await self._store.lock_called(tx, now, engine_version=self._engine_version)
 
     async def _owe(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
         """Owe what the events owe; return the events that were taken and how many effects are new."""

@@ -122,7 +122,7 @@ class Spine(Generic[H]):
         self.recovery: Recovery[H] = Recovery(
             store,
             self.worker,
-            poke_drain=self._drain_loop.poke,
+            poke_drain=self._drain_everywhere,
             poke_worker=self._worker_loop.poke,
             poke_alone=self._alone_loop.poke,
         )
@@ -277,6 +277,7 @@ class Spine(Generic[H]):
     def _committed(self, tx: Transaction[H]) -> None:
         if tx.appended:
             reach(FaultPoint.APPEND_AFTER_COMMIT)
+            self.drain.call(tx.tenant)
             self._drain_loop.poke()
             for listener in self._listeners:
                 listener(tx.tenant, tx.appended_kinds)
@@ -303,6 +304,7 @@ class Spine(Generic[H]):
     async def _until_nothing_is_left(self) -> Ran:
         drained = executed = 0
         while True:
+            self.drain.look_everywhere()
             round_ = await self.drain.run_once()
             taken = await self.worker.run_once() or await self.worker.run_alone()
             drained += round_.events
@@ -321,7 +323,7 @@ class Spine(Generic[H]):
         self._renew_loop = self._renewal()
         for loop in (*self._loops, self._renew_loop):
             loop.start()
-        self._drain_loop.poke()
+        self._drain_everywhere()
         self._worker_loop.poke()
 
     async def stop(self) -> None:
@@ -345,6 +347,10 @@ class Spine(Generic[H]):
     def _renewal(self) -> Service:
         shortest = min(executor.kind.lease_seconds for executor in self._executors.values())
         return Service("renew", self._renew_round, every_seconds=shortest / 3, at_once=False)
+
+    def _drain_everywhere(self) -> None:
+        self.drain.look_everywhere()
+        self._drain_loop.poke()
 
     async def _drain_round(self) -> bool:
         drained = await self.drain.run_once()

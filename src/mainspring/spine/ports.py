@@ -177,6 +177,11 @@ class Cursors(Protocol[H_contra]):
         Skips those that another drain holds; returns none to an engine older than the schema.
         """
 
+    async def lock_called(
+        self, tx: H_contra, tenants: Sequence[UUID], *, engine_version: int
+    ) -> list[Cursor]:
+        """The same of these tenants alone, by tenant: what that costs does not grow with how many tenants there are."""
+
     async def read_lagging(
         self, tx: H_contra, cursors: Sequence[Cursor], *, per_tenant: int, limit: int
     ) -> list[Event]:

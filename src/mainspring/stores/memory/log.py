@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count, islice, takewhile
@@ -117,6 +118,14 @@ class MemoryLog:
                 if position < (tx.tables.heads.get(tenant) or 0)
             }
             return [lagging[tenant] for tenant in rotated(list(lagging), after)[:limit]]
+
+    async def lock_called(
+        self, tx: MemoryTransaction, tenants: Sequence[UUID], *, engine_version: int
+    ) -> list[Cursor]:
+        """The same of these tenants alone, by tenant."""
+        every = sys.maxsize
+        lagging = await self.lock_lagging(tx, after=None, limit=every, engine_version=engine_version)
+        return [cursor for cursor in lagging if cursor.tenant_id in tenants]
 
     async def read_lagging(
         self, tx: MemoryTransaction, cursors: Sequence[Cursor], *, per_tenant: int, limit: int

@@ -113,9 +113,11 @@ class PostgresStore(PostgresBreakers):
     ) -> list[Cursor]:
         """Lock and return cursors behind their head, skipping those that another drain holds."""
         found = await tx.fetch(SQL["lock_lagging"], after or _LOWEST, limit, engine_version)
-        return [
-            Cursor(tenant_id=row["tenant_id"], position=row["position"], head=row["head"]) for row in found
-        ]
+        return [_cursor_of(row) for row in found]
+
+    async def lock_called(self, tx: Scope, tenants: Sequence[UUID], *, engine_version: int) -> list[Cursor]:
+        """The same of these tenants alone, by tenant."""
+        return [_cursor_of(row) for row in await tx.fetch(SQL["lock_called"], list(tenants), engine_version)]
 
     async def read_lagging(
         self, tx: Scope, cursors: Sequence[Cursor], *, per_tenant: int, limit: int
@@ -331,3 +333,7 @@ class PostgresStore(PostgresBreakers):
             row = await tx.fetchrow(SQL["due"], list(lease_kinds))
         assert row is not None
         return Due(lagging=row["lagging"], effects=row["effects"], alone=row["alone"])
+
+
+def _cursor_of(row: Any) -> Cursor:
+    return Cursor(tenant_id=row["tenant_id"], position=row["position"], head=row["head"])

@@ -60,6 +60,18 @@ order by (c.tenant_id <= $1), c.tenant_id
 limit $2
 for update of c skip locked;
 
+-- name: lock_called
+-- The same of tenants that are known to have appended: looked up one by one, since a look at all tenants for the sake of one
+-- commit costs by how many there are.
+select c.tenant_id, c.position, h.head
+from unnest($1::uuid[]) as u (tenant_id)
+join mainspring.cursors c on c.tenant_id = u.tenant_id and c.name = 'effects'
+join mainspring.log_heads h on h.tenant_id = c.tenant_id
+where h.head > c.position
+  and (select engine_version from mainspring.engine) <= $2
+order by c.tenant_id
+for update of c skip locked;
+
 -- name: read_lagging
 select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
        e.traceparent, e.occurred_at
