@@ -30,7 +30,7 @@ class Procrastinate:
 
     def __init__(self, where: ConnectArguments, *, workers: int, concurrency: int = 10) -> None:
         self.name = "procrastinate" if workers == 1 else f"procrastinate, {workers} workers"
-        self.part = 0.05 * min(workers, 2)
+        self.part = 0.03 * min(workers, 2)
         self.where = where
         self._workers, self._concurrency = workers, concurrency
         self._executed = 0

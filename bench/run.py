@@ -54,13 +54,17 @@ def main() -> int:
         where = figures.machine(postgres.version)
         print(f"{where}\nsizes: {chosen}\n")
         for name in asked.only or SCENES:
+            began = time.monotonic()
             try:
                 report[name] = uvloop.run(SCENES[name].measure(postgres, chosen))
             except figures.Lost as lost:
                 print(f"LOST ({name}): {lost}", file=sys.stderr)
                 return 1
             goals += SCENES[name].judge(report[name])
-            print(f"{SCENES[name].TITLE}\n{figures.table(SCENES[name].show(report[name]))}\n", flush=True)
+            print(
+                f"{SCENES[name].TITLE} ({name}, {time.monotonic() - began:.0f} s, load {figures.load():.1f})"
+            )
+            print(f"{figures.table(SCENES[name].show(report[name]))}\n", flush=True)
     verdicts = [
         (goal.name, f"{goal.measured:g}", f"{goal.aim}: {'met' if goal.met else 'NOT met'}") for goal in goals
     ]
@@ -72,7 +76,7 @@ def main() -> int:
     return 0
 
 
-_OVERRIDES = ("items", "rounds", "seconds", "commits")
+_OVERRIDES = ("items", "rounds", "seconds", "commits", "finished")
 
 
 def _asked() -> argparse.Namespace:
@@ -83,6 +87,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="noop: rounds at most")
     parser.add_argument("--seconds", type=float, help="noop: begin no further round after so long")
     parser.add_argument("--commits", type=int, help="way: commits of the latency measurement")
+    parser.add_argument("--finished", type=int, help="finished: rows that are finished")
     return parser.parse_args()
 
 

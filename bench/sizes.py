@@ -29,9 +29,9 @@ class Sizes:
 
 SHORT = Sizes(
     name="short",
-    items=8_000,
+    items=6_000,
     rounds=5,
-    seconds=25.0,
+    seconds=15.0,
     commits=600,
     idle_tenants=2_000,
     idle_seconds=30.0,
@@ -41,7 +41,7 @@ SHORT = Sizes(
     neighbours=1_000,
     appends=10,
     runners=500,
-    queued=30,
+    queued=60,
     finished=100_000,
     due=4_000,
 )
