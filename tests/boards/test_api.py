@@ -167,6 +167,21 @@ async def test_lists_are_filtered_and_paged(api):
     assert (await api.get("/cards", params={"after": "junk"})).status_code == 422
 
 
+async def test_several_labels_find_the_cards_that_bear_all_of_them(api):
+    for labels in (["a"], ["a", "b"], ["b", "c"], ["a", "b", "c"]):
+        await api.post("/cards", json={"board": "OPS", "title": "t", "labels": labels})
+    for asked, found in {
+        ("a",): [1, 2, 4],
+        ("a", "b"): [2, 4],
+        ("b", "a"): [2, 4],
+        ("b", "B", "b"): [2, 3, 4],
+        ("c", "a", "b"): [4],
+        ("a", "d"): [],
+    }.items():
+        answer = (await api.get("/cards", params={"label": list(asked)})).json()
+        assert [card["number"] for card in answer["data"]] == found, asked
+
+
 async def test_each_role_reaches_its_verbs_and_no_others(api):
     card = {"board": "OPS", "title": "t"}
     board = {"key": "X", "name": "x", "states": [{"name": "a"}]}
