@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import asyncpg
+import msgspec
 import pytest
 
 from mainspring.agents.rows import SQL
 from mainspring.ids import new_id
+from tests.agents.conftest import make_place
 
 
 @pytest.mark.slow
@@ -51,6 +53,34 @@ async def test_looking_for_work_reads_no_finished_runs(fresh_database):
         text = "\n".join(row[0] for row in plan)
         assert "Seq Scan on runs" not in text, f"{name}\n{text}"
     await conn.close()
+
+
+@pytest.mark.slow
+async def test_what_a_runner_may_not_take_is_not_read(home):
+    """However many runs wait for another runner, of one look each reads as much of the queue as there are kinds of them."""
+    place = await make_place(home)
+    agent = await place.agent(slots=9)
+    async with home.db.tenant(place.tenant) as scope:
+        await scope.execute(
+            """
+            insert into mainspring.runs (tenant_id, id, agent_id, effect_kind, effect_key, state, prompt, trust, runner_labels)
+            select $1, gen_random_uuid(), $2, 'launch', n::text, 'queued', 'p', 'member', array['gpu', 'l' || n % 3]
+              from generate_series(1, 6000) as n
+            """,
+            place.tenant,
+            agent,
+        )
+    asked = {
+        "lock_due_agents": (place.tenant, [agent], ["gpu"]),
+        "claim_run": (place.tenant, [agent], [9], new_id(), None, new_id(), [0], 60.0, ["gpu"]),
+        "claimable": ([[str(place.tenant), str(agent), ["gpu"]]],),
+    }
+    async with home.db.tenant(place.tenant) as scope:
+        for name, args in asked.items():
+            told = await scope.fetch(f"explain (analyze, buffers, format json) {SQL[name]}", *args)
+            [plan] = msgspec.json.decode(told[0][0]) if isinstance(told[0][0], str) else told[0][0]
+            read = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+            assert read < 60, f"{name} reads {read} blocks"
 
 
 @pytest.mark.slow

@@ -208,8 +208,8 @@ class Process:
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable]:
-    """`await serve(database_url)` → a starting server; all are ended afterwards."""
+async def serve(fresh_database: Any) -> AsyncIterator[Callable]:
+    """`await serve(database_url)` → a starting server; all are ended afterwards, before their databases are taken back."""
     started: list[Process] = []
 
     async def start(database_url: str, port: int | None = None, **env: str) -> Process:

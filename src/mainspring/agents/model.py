@@ -6,7 +6,7 @@ written. An illegal move raises and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -481,6 +481,12 @@ def after_silence(run: Run, policy: RunPolicy) -> Conclusion:
         error = f"{reason} of {policy.unbegun_max} claims in a row"
         return Conclusion(state=step(run.state, RunMove.LOSE), outcome=NEVER_BEGUN, error=error)
     return Conclusion(state=step(run.state, RunMove.REQUEUE), error=reason, note={"reason": reason})
+
+
+def having(labels: Iterable[str]) -> str:
+    """Return the words for the labels that a runner must have, to be put behind it."""
+    listed = ", ".join(sorted(labels))
+    return f" with {listed}" if listed else ""
 
 
 def clean(text: str | None, *, length_max: int = TEXT_LENGTH_MAX) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mainspring.agents.asking import Answered, Ask, AskEnded, AskState
-from mainspring.agents.model import Agent, Run, RunAttempt, RunPolicy, RunState, snapshot
+from mainspring.agents.model import Agent, Run, RunAttempt, RunPolicy, RunState, having, snapshot
 from mainspring.spine.events import Event
 
 WAITING_FOR_RUNNER = "waiting for a runner"
@@ -29,11 +29,6 @@ def waiting_for(
     if held >= slots:
         return WAITING_FOR_SLOT
     return None if served else WAITING_FOR_RUNNER + having(labels)
-
-
-def having(labels: Sequence[str]) -> str:
-    """Return the words for what a runner must have, to be put behind it."""
-    return f" with {', '.join(labels)}" if labels else ""
 
 
 def waiting_for_answer(asks: Sequence[Ask]) -> str | None:

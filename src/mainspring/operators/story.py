@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from mainspring.agents.model import LIVE
+from mainspring.agents.model import LIVE, having
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
 from mainspring.triggers.model import TERMS
@@ -311,8 +311,7 @@ def run_standing(row: Row) -> tuple[str, Tone]:
             why = f" after: {row['error']}" if row["error"] else ""
             return f"is waiting for its next attempt at {clock(row['not_before'])}{why}", "wait"
         case "queued" if not row["runners_seen"]:
-            labels = f" with {', '.join(row['runner_labels'])}" if row["runner_labels"] else ""
-            return f"is waiting for a runner{labels}", "wait"
+            return f"is waiting for a runner{having(row['runner_labels'])}", "wait"
         case "queued" if row["held"] >= row["slots"]:
             return f"is waiting for a slot: {row['agent']} works on {row['held']} of {row['slots']}", "wait"
         case "queued":

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from mainspring.agents.model import having
+
 if TYPE_CHECKING:
     from mainspring.spine.service import Health
 
@@ -253,7 +255,7 @@ def loops(health: Sequence[Health]) -> list[Finding]:
 def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str, Any]]) -> Finding:
     """Say which runs wait for a runner that is not there, and which runners have gone silent."""
     said = [
-        f"{one['queued']} queued for {one['handle']} and no runner{_having(one['labels'])}, "
+        f"{one['queued']} queued for {one['handle']} and no runner{having(one['labels'])}, "
         f"oldest {span(one['oldest_seconds'])}"
         for one in unserved
     ]
@@ -267,10 +269,6 @@ def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str,
             "runners", "; ".join(said), "`mainspring runner start` on any machine; `mainspring runner list`"
         )
     return ok("runners", "no run waits for one")
-
-
-def _having(labels: Sequence[str]) -> str:
-    return f" with {', '.join(labels)}" if labels else ""
 
 
 def rules(paused: Sequence[Mapping[str, Any]]) -> Finding:

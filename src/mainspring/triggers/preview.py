@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from mainspring.agents.model import having
 from mainspring.boards import model as boards
 from mainspring.boards.model import Account, Card
 from mainspring.ids import new_id
@@ -296,8 +297,7 @@ class PreviewService:
             return f"queued, and waits: {handle} is paused"
         if row["served"]:
             return f"launches {handle}"
-        having = f" with {', '.join(sorted(labels))}" if labels else ""
-        return f"queued, and waits for a runner{having}"
+        return f"queued, and waits for a runner{having(labels)}"
 
 
 def _wake(version: RuleVersion, outlook: Outlook) -> Wake:

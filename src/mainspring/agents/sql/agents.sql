@@ -63,7 +63,7 @@ select id
 
 -- name: runners
 -- A runner is live while it was heard of within three renewals, which is one lease.
-select w.id, w.name, w.incarnation, w.slots, w.labels, w.draining, w.created_at, w.last_seen_at,
+select w.id, w.name, w.incarnation, w.slots, w.labels, w.draining and w.left_at is null as draining, w.created_at, w.last_seen_at,
        w.left_at is null and w.last_seen_at > statement_timestamp() - make_interval(secs => $2::double precision) as live,
        array(select n.handle from mainspring.accounts n
               where n.tenant_id = w.tenant_id and n.id = any(w.agents) order by n.handle) as agents,

@@ -21,7 +21,7 @@ on conflict (tenant_id, name) do update
                            else greatest(w.slots, excluded.slots) end,
        labels       = excluded.labels,
        draining     = w.draining and w.incarnation = excluded.incarnation,
-       left_at      = null,
+       left_at      = case when w.incarnation = excluded.incarnation then w.left_at end,
        last_seen_at = clock_timestamp()
 returning w.id, w.draining;
 
@@ -51,16 +51,19 @@ returning r.id;
 select a.id, a.slots
   from mainspring.agents a
  where a.tenant_id = $1 and a.id = any($2::uuid[]) and not a.paused
-   and (select min(r.not_before)
-          from mainspring.runs r
-         where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued'
-           and r.runner_labels <@ $3::text[]) <= statement_timestamp()
+   and exists (select from mainspring.lanes(a.tenant_id, a.id, $3::text[]) as open (lane)
+                where (select r.not_before
+                         from mainspring.runs r
+                        where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued' and r.lane = open.lane
+                        order by r.not_before
+                        limit 1) <= statement_timestamp())
  order by a.id
    for no key update of a;
 
 -- name: claim_run
 -- The run that has waited longest for a runner of these labels, of the agents that have a slot free, into the runner's first slot that holds none.
--- A run that somebody has locked is busy: skip it.
+-- A run that somebody has locked is busy: skip it. (What is asked once more of the one that was picked is asked as a case: else it
+-- could be had from an index of queued runs, and without statistics the planner would read all of them for one.)
 with place as (
     select min(free.slot) as slot
       from unnest($7::integer[]) as free(slot)
@@ -76,11 +79,12 @@ with place as (
 ), next as (
     select first.id
       from room
+     cross join lateral mainspring.lanes($1, room.id, $9::text[]) as open (lane)
      cross join lateral (
         select q.id, q.not_before
           from mainspring.runs q
-         where q.tenant_id = $1 and q.agent_id = room.id and q.state = 'queued'
-           and q.not_before <= statement_timestamp() and q.runner_labels <@ $9::text[]
+         where q.tenant_id = $1 and q.agent_id = room.id and q.state = 'queued' and q.lane = open.lane
+           and q.not_before <= statement_timestamp()
          order by q.not_before, q.id
          limit 1
            for no key update skip locked) as first
@@ -100,7 +104,7 @@ update mainspring.runs r
   from next
  cross join place
  where r.tenant_id = $1 and r.id = next.id and place.slot is not null
-   and r.state = 'queued' and r.not_before <= statement_timestamp()
+   and case when r.state = 'queued' then r.not_before <= statement_timestamp() else false end
 returning r.id;
 
 -- name: renew_run
@@ -232,11 +236,13 @@ select w.place, least(due.n, a.slots - held.n) as n
   join mainspring.agents a on a.tenant_id = w.tenant_id and a.id = w.agent_id and not a.paused
  cross join lateral (
     select count(*) as n
-      from (select from mainspring.runs q
-             where q.tenant_id = w.tenant_id and q.agent_id = w.agent_id and q.state = 'queued'
-               and q.not_before <= statement_timestamp() and q.runner_labels <@ w.labels
-             order by q.not_before, q.id
-             limit 100) as first) as due
+      from mainspring.lanes(w.tenant_id, w.agent_id, w.labels) as open (lane)
+     cross join lateral (
+        select from mainspring.runs q
+         where q.tenant_id = w.tenant_id and q.agent_id = w.agent_id and q.state = 'queued' and q.lane = open.lane
+           and q.not_before <= statement_timestamp()
+         order by q.not_before, q.id
+         limit 100) as first) as due
  cross join lateral (
     select count(*) as n
       from mainspring.runs h

@@ -122,8 +122,8 @@ update mainspring.runs
 -- name: conclude_run
 -- The finishing write: only while the run is in the state, and under the claim, that the decision was made on.
 -- One that is queued again waits for a runner as long as it did at first; one that has ended is nobody's exclusive run any
--- more, so that a replay is not refused for the run that has taken its place. Claims in silence are counted in a row: a word
--- of the last one, however late, is none.
+-- more, so that a replay is not refused for the run that has taken its place. Claims in silence are counted in a row: what a
+-- runner says of a run that it had begun, or that was taken from it, ends the row; a run given back unbegun leaves it as it is.
 update mainspring.runs
    set state       = $5,
        outcome     = $6,
