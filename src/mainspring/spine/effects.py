@@ -1,6 +1,7 @@
 """Effects: what is owed, its states, and the one table of moves between them. Pure: no await, no clock.
 
-An illegal move raises and changes nothing. The store writes what `resolve` decided, and nothing else decides.
+An illegal move raises and changes nothing. The store writes what `resolve` decided, and nothing else decides. What an executor
+answers has a module of its own, and its names are found here, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,49 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias, assert_never
 from uuid import UUID
 
-from mainspring.spine.errors import Definitive, Misuse, OutcomeUnknown, Transient
+from mainspring.spine.errors import Misuse
+from mainspring.spine.outcomes import (
+    DELAY_MAX_SECONDS as DELAY_MAX_SECONDS,
+)
+from mainspring.spine.outcomes import (
+    TEXT_LENGTH_MAX as TEXT_LENGTH_MAX,
+)
+from mainspring.spine.outcomes import (
+    Deferred as Deferred,
+)
+from mainspring.spine.outcomes import (
+    Done as Done,
+)
+from mainspring.spine.outcomes import (
+    Dropped as Dropped,
+)
+from mainspring.spine.outcomes import (
+    Failed as Failed,
+)
+from mainspring.spine.outcomes import (
+    Held as Held,
+)
+from mainspring.spine.outcomes import (
+    Outcome as Outcome,
+)
+from mainspring.spine.outcomes import (
+    Retry as Retry,
+)
+from mainspring.spine.outcomes import (
+    Unknown as Unknown,
+)
+from mainspring.spine.outcomes import (
+    check_delay as check_delay,
+)
+from mainspring.spine.outcomes import (
+    checked as checked,
+)
+from mainspring.spine.outcomes import (
+    clean as clean,
+)
+from mainspring.spine.outcomes import (
+    outcome_of as outcome_of,
+)
 from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
 
 KIND_LENGTH_MAX = 64
@@ -22,9 +65,7 @@ KEY_LENGTH_MAX = 300
 TARGET_LENGTH_MAX = 300
 CRASHES_ALONE = 2  # from this many crashes on, a row runs with nothing else in flight
 CRASHES_MAX = 5
-TEXT_LENGTH_MAX = 4_000
 DEFER_LIMIT_SECONDS = 7 * 86_400.0
-DELAY_MAX_SECONDS = 10 * 365 * 86_400.0
 
 
 class EffectState(StrEnum):
@@ -76,12 +117,6 @@ def step(state: EffectState, move: Move) -> EffectState:
         return TRANSITIONS[state, move]
     except KeyError:
         raise Misuse(f"an effect that is {state} cannot {move}") from None
-
-
-def check_delay(seconds: float) -> None:
-    """Raise Misuse for a wait that would never end, or that no clock can tell: such a row would be lost without a word."""
-    if not 0 <= seconds <= DELAY_MAX_SECONDS:
-        raise Misuse(f"a delay in seconds is 0 to {DELAY_MAX_SECONDS:.0f}, not {seconds}")
 
 
 # What is owed -------------------------------------------------------------------------------------------------
@@ -239,111 +274,6 @@ class Attempt:
     error: str | None
 
 
-# What an executor answers -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """It happened."""
-
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """It need not happen any more: the reason says why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """It failed and may succeed later; an attempt is spent. `after_seconds` replaces the backoff when given."""
-
-    error: str
-    after_seconds: float | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.after_seconds is not None:
-            check_delay(self.after_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """It could not be tried; no attempt is spent, and it waits `after_seconds`."""
-
-    reason: str = ""
-    after_seconds: float = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_delay(self.after_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """It may not be tried until somebody sets it free; no attempt is spent. A transactional executor's writes stand."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """It failed, and trying again changes nothing."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """It may or may not have happened."""
-
-    error: str
-
-
-Outcome: TypeAlias = Done | Dropped | Retry | Deferred | Held | Failed | Unknown
-
-
-def clean(text: str) -> str:
-    """Return a text that every store accepts: errors quote hostile input, and must not become a second failure."""
-    return (
-        text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-        .encode("utf-8", "replace")
-        .decode()[:TEXT_LENGTH_MAX]
-    )
-
-
-def checked(outcome: object) -> Outcome:
-    """Return what an executor answered; raise Misuse when that is none of the outcomes. None does not mean Done."""
-    if not isinstance(outcome, Done | Dropped | Retry | Deferred | Held | Failed | Unknown):
-        raise Misuse(
-            f"an executor answers Done, Dropped, Retry, Deferred, Held, Failed or Unknown, not {outcome!r:.200}"
-        )
-    match outcome:
-        case Done(text) | Dropped(text) | Held(text) | Failed(text) | Unknown(text):
-            texts: tuple[object, ...] = (text,)
-        case Retry() as again:
-            texts = (again.error,)
-        case Deferred() as later:
-            texts = (later.reason,)
-    if not all(isinstance(text, str) for text in texts):
-        raise Misuse(f"an outcome says why in text, not as in {outcome!r:.200}")
-    return outcome
-
-
-def outcome_of(error: Exception) -> Outcome:
-    """Classify what an executor raised: by the error tree; anything foreign may pass, so it is tried again."""
-    text = f"{type(error).__name__}: {error}"
-    match error:
-        case Definitive() | Misuse():
-            return Failed(text)
-        case OutcomeUnknown() | TimeoutError():
-            return Unknown(text)
-        case Transient():
-            return Retry(text)
-        case _:
-            return Retry(text)
-
-
 # What becomes of the row --------------------------------------------------------------------------------------
 
 
@@ -400,52 +330,61 @@ class Settlement:
 def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float) -> Settlement:
     """Decide what an outcome makes of its row. `random` in [0, 1) spreads the backoff."""
 
-    def settle(
-        move: Move,
-        label: str,
-        error: str | None = None,
-        *,
-        attempts: int = effect.attempts,
-        delay_seconds: float = 0.0,
-        deferred: bool = False,
-        plain: bool = False,
-    ) -> Settlement:
-        return Settlement(
-            tenant_id=effect.tenant_id,
-            id=effect.id,
-            claim_id=effect.claim_id,
-            move=move,
-            attempts=attempts,
-            outcome=clean(label),
-            error=None if error is None else clean(error),
-            delay_seconds=delay_seconds,
-            deferred=deferred,
-            plain=plain,
-        )
-
     match outcome:
         case Done(note):
-            return settle(Move.FINISH, note or "done", plain=effect.attempts == 0 and effect.crashes == 0)
+            plain = effect.attempts == 0 and effect.crashes == 0
+            return _settlement(effect, Move.FINISH, note or "done", plain=plain)
         case Dropped(reason):
-            return settle(Move.DROP, f"dropped({reason})")
+            return _settlement(effect, Move.DROP, f"dropped({reason})")
         case Failed(error):
-            return settle(Move.BURY, "failed", error, attempts=effect.attempts + 1)
+            return _settlement(effect, Move.BURY, "failed", error, spent=1)
         case Unknown(error) if not kind.idempotent and not kind.transactional:
-            return settle(Move.BURY, "unknown", error, attempts=effect.attempts + 1)
+            return _settlement(effect, Move.BURY, "unknown", error, spent=1)
         case Unknown(error):
-            return _try_again(effect, kind, settle, "unknown", error, None, random)
+            return _try_again(effect, kind, "unknown", error, None, random)
         case Retry(error, after_seconds=after_seconds):
-            return _try_again(effect, kind, settle, "retry", error, after_seconds, random)
+            return _try_again(effect, kind, "retry", error, after_seconds, random)
+        case Deferred(reason) if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
+            return _settlement(effect, Move.BURY, "target_down", reason or "deferred for too long")
         case Deferred(reason, after_seconds=after_seconds):
-            if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
-                return settle(Move.BURY, "target_down", reason or "deferred for too long")
-            return settle(
-                Move.WAIT, "deferred", reason or None, delay_seconds=after_seconds, deferred=True, plain=True
+            return _settlement(
+                effect,
+                Move.WAIT,
+                "deferred",
+                reason or None,
+                delay_seconds=after_seconds,
+                deferred=True,
+                plain=True,
             )
         case Held(reason):
-            return settle(Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
+            return _settlement(effect, Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
         case _:
             assert_never(outcome)
+
+
+def _settlement(
+    effect: Effect,
+    move: Move,
+    label: str,
+    error: str | None = None,
+    *,
+    spent: int = 0,
+    delay_seconds: float = 0.0,
+    deferred: bool = False,
+    plain: bool = False,
+) -> Settlement:
+    return Settlement(
+        tenant_id=effect.tenant_id,
+        id=effect.id,
+        claim_id=effect.claim_id,
+        move=move,
+        attempts=effect.attempts + spent,
+        outcome=clean(label),
+        error=None if error is None else clean(error),
+        delay_seconds=delay_seconds,
+        deferred=deferred,
+        plain=plain,
+    )
 
 
 def put_off(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float) -> Settlement | None:
@@ -453,14 +392,15 @@ def put_off(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
 
     None for outcomes that are no failure, and for a failure that must not be tried again whoever is to blame.
     """
-    delay = kind.backoff.delay_seconds(effect.deferrals, random=random)
     match outcome:
         case Retry(error, after_seconds=after_seconds):
-            waits = Deferred(error, after_seconds=max(delay, after_seconds or 0.0))
+            least = after_seconds or 0.0
         case Unknown(error) if kind.idempotent:
-            waits = Deferred(error, after_seconds=delay)
+            least = 0.0
         case _:
             return None
+    delay = kind.backoff.delay_seconds(effect.deferrals, random=random)
+    waits = Deferred(error, after_seconds=max(delay, least))
     # it was tried, unlike what else is deferred, and its attempts say so
     return replace(resolve(effect, waits, kind, random=random), plain=False)
 
@@ -468,21 +408,17 @@ def put_off(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
 def _try_again(
     effect: Effect,
     kind: EffectKind,
-    settle: Any,
     label: str,
     error: str,
     after_seconds: float | None,
     random: float,
 ) -> Settlement:
-    spent = effect.attempts + 1
-    if spent >= kind.max_attempts:
-        settlement: Settlement = settle(Move.BURY, "exhausted", error, attempts=spent)
-        return settlement
+    if effect.attempts + 1 >= kind.max_attempts:
+        return _settlement(effect, Move.BURY, "exhausted", error, spent=1)
     delay = (
         kind.backoff.delay_seconds(effect.attempts, random=random) if after_seconds is None else after_seconds
     )
-    waiting: Settlement = settle(Move.WAIT, label, error, attempts=spent, delay_seconds=delay)
-    return waiting
+    return _settlement(effect, Move.WAIT, label, error, spent=1, delay_seconds=delay)
 
 
 def bury_crashed(effect: Effect, kind: EffectKind) -> Settlement | None:
@@ -493,12 +429,4 @@ def bury_crashed(effect: Effect, kind: EffectKind) -> Settlement | None:
         label, error = "unknown", "a worker ended while it ran it: it may or may not have happened"
     else:
         return None
-    return Settlement(
-        tenant_id=effect.tenant_id,
-        id=effect.id,
-        claim_id=effect.claim_id,
-        move=Move.BURY,
-        attempts=effect.attempts,
-        outcome=label,
-        error=error,
-    )
+    return _settlement(effect, Move.BURY, label, error)
