@@ -20,7 +20,7 @@ import scene
 from engine import KIND, Bench
 from sizes import Sizes
 
-from mainspring.db import BATCH, Database
+from mainspring.db import CLAIM, Database
 from mainspring.embedded import EmbeddedPostgres
 from mainspring.embedded.postgres import ConnectArguments
 from mainspring.spine.effects import CRASHES_ALONE, DEFER_LIMIT_SECONDS
@@ -125,7 +125,7 @@ async def _carried_out(bench: Bench, where: ConnectArguments, n: int, finished: 
 
 async def _plan(db: Database) -> list[str]:
     """Return how a claim in a backlog reads the effects."""
-    async with db.system("claim", budget=BATCH) as tx:
+    async with db.system("claim", budget=CLAIM) as tx:
         arguments = ["bench", [KIND], [60.0], SLOTS, _LOWEST, CRASHES_ALONE, DEFER_LIMIT_SECONDS]
         [[plan]] = await tx.conn.fetch(f"explain (format json) {SQL['claim']}", *arguments)
     return sorted(set(_scans(json.loads(plan)[0]["Plan"])))

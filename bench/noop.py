@@ -25,7 +25,8 @@ from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
 from sizes import Sizes
 
-from mainspring.db import Database
+from mainspring.db import BATCH as SETTLE
+from mainspring.db import CLAIM, Database
 from mainspring.embedded import EmbeddedPostgres
 from mainspring.embedded.postgres import ConnectArguments
 from mainspring.spine.effects import CRASHES_ALONE, DEFER_LIMIT_SECONDS
@@ -202,14 +203,14 @@ class BareLoop:
             await self._settle(claimed)
 
     async def _claim(self) -> list[asyncpg.Record]:
-        async with self._database.system("claim") as tx:
+        async with self._database.system("claim", budget=CLAIM) as tx:
             found = await tx.fetch(
                 SQL["claim"], "bare", [KIND], [60.0], BATCH, _LOWEST, CRASHES_ALONE, DEFER_LIMIT_SECONDS
             )
         return [row for row in found if row["id"] is not None]
 
     async def _settle(self, claimed: Sequence[asyncpg.Record]) -> None:
-        async with self._database.system("settle") as tx:
+        async with self._database.system("settle", budget=SETTLE) as tx:
             written = await tx.fetch(
                 SQL["settle_done"],
                 [row["tenant_id"] for row in claimed],

@@ -7,11 +7,11 @@ transaction, so a pooler in transaction mode may sit in between. Scopes do not n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -45,19 +45,23 @@ class Budget:
     """How long one transaction may sit idle, wait for a lock, and run a statement, in milliseconds.
 
     Args:
-        by_key: look the rows that a statement names up by their keys, one by one, and plan it for the tables as they are now,
-            at some tenths of a millisecond a time. For batches: left to itself the planner prefers to read a small table
-            from end to end, and the plan that is kept then reads a million rows so, until statistics are taken next.
+        by_key: look the rows that a statement names up by their keys, one by one, and walk along an index rather than sort.
+            For batches: left to itself the planner prefers to read a small table from end to end, and the plan that is kept
+            then reads a million rows so, until statistics are taken next.
+        plan: `anew` for the tables as they are now, at some tenths of a millisecond a time, or `once` a connection, for statements
+            that have but one way to go by key; None leaves it to the planner.
     """
 
     idle_ms: int = 5_000
     lock_ms: int = 5_000
     statement_ms: int = 30_000
     by_key: bool = False
+    plan: Literal["anew", "once"] | None = None
 
 
 COMMAND = Budget()
-BATCH = Budget(by_key=True)
+BATCH = Budget(by_key=True, plan="anew")
+CLAIM = Budget(by_key=True, plan="once")
 LONG_READ = Budget(statement_ms=60_000)
 
 # what is open in this task: a scope, by its purpose, or a unit that scopes may join
@@ -270,7 +274,7 @@ class Database:
                     f"{budget.idle_ms}",
                     f"{budget.lock_ms}",
                     f"{budget.statement_ms}",
-                    "force_custom_plan" if budget.by_key else "auto",
+                    _PLANS[budget.plan],
                     "off" if budget.by_key else "on",
                 )
                 yield scope
@@ -322,6 +326,7 @@ async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIter
         raise OutcomeUnknown(str(error)) from error
 
 
+_PLANS: Mapping[str | None, str] = {"anew": "force_custom_plan", "once": "force_generic_plan", None: "auto"}
 # Compiling a plan costs a second or two, and its statement a few milliseconds: to a planner that is told to avoid scans (by_key)
 # each seems dear enough to be compiled, up to PostgreSQL 17.
 _SET_SCOPE = """
@@ -329,7 +334,7 @@ select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
        set_config('idle_in_transaction_session_timeout', $3, true),
        set_config('lock_timeout', $4, true), set_config('statement_timeout', $5, true),
        set_config('plan_cache_mode', $6, true), set_config('enable_seqscan', $7, true),
-       set_config('enable_hashjoin', $7, true), set_config('enable_mergejoin', $7, true),
+       set_config('enable_hashjoin', $7, true), set_config('enable_mergejoin', $7, true), set_config('enable_sort', $7, true),
        set_config('jit', 'off', true)
 """
 

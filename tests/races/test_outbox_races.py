@@ -156,6 +156,21 @@ async def test_a_renewal_does_not_wait_for_a_settle_and_calls_its_row_busy(groun
     assert left > 500
 
 
+async def test_a_settle_that_waited_for_a_renewal_is_accepted(ground: Ground) -> None:
+    """What it settles has been written to since its statement began: the same claim, with a longer lease."""
+    await ground.owe("a", "b")
+    a, b = await ground.claim()
+    renewing = await ground.connect()
+
+    async with renewing.transaction():
+        await renewing.fetch(SQL["renew"], [a.tenant_id], [a.id], [a.claim_id], [600.0])
+        settling = asyncio.create_task(settle(ground, a, b))
+        assert await waits(settling)
+
+    assert await settling == Settled(accepted=frozenset({a.id, b.id}), refused=frozenset())
+    assert await ground.states() == {"a": "done", "b": "done"}
+
+
 async def test_a_renewal_names_what_another_has_claimed(ground: Ground) -> None:
     await ground.owe("a")
     [effect] = await ground.claim("first")

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Generic, assert_never
@@ -45,6 +45,7 @@ from mainspring.spine.transaction import Transaction
 log = logging.getLogger("mainspring.spine")
 
 _TRANSIENT_TRIES = 3
+_NO_SPAN = nullcontext()
 # a labelled counter is looked up once, not once an effect: the kinds are those that are declared
 _waited = cache(telemetry.effect_latency.labels)
 _attempts = cache(telemetry.effect_attempts.labels)
@@ -62,6 +63,20 @@ class InHand:
     task: asyncio.Task[Finished | None] | None = None
     executed: bool = False
     traceparent: str | None = None
+
+
+def _span(held: InHand) -> AbstractContextManager[object]:
+    """Tell an execution; where nobody traces it is not asked for, since writing all this down costs as much as what it tells of."""
+    effect = held.effect
+    return tracing.span(
+        f"execute {effect.kind}",
+        parent=held.traceparent,
+        tenant=str(effect.tenant_id),
+        effect=str(effect.id),
+        key=effect.key,
+        attempt=effect.attempts + 1,
+        waited_seconds=effect.waited_seconds,
+    )
 
 
 class _Undo(Exception):
@@ -239,15 +254,7 @@ class Worker(Generic[H]):
             down = Deferred(f"target {effect.target} is down", after_seconds=effect.down_seconds)
             return Finished(effect=effect, settlement=self._resolve(executor, effect, down))
         try:
-            with tracing.span(
-                f"execute {effect.kind}",
-                parent=held.traceparent,
-                tenant=str(effect.tenant_id),
-                effect=str(effect.id),
-                key=effect.key,
-                attempt=effect.attempts + 1,
-                waited_seconds=effect.waited_seconds,
-            ):
+            with _span(held) if tracing.is_on() else _NO_SPAN:
                 return await self._execute(executor, held)
         except LeaseLost:
             return None

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mainspring import telemetry
-from mainspring.db import BATCH, COMMAND, Connection, Database, Pool, Scope
+from mainspring.db import BATCH, CLAIM, COMMAND, Connection, Database, Pool, Scope
 from mainspring.ids import new_id
 from mainspring.spine.effects import (
     CRASHES_ALONE,
@@ -33,7 +33,6 @@ from mainspring.stores.postgres.breakers import PostgresBreakers
 SQL = Queries("mainspring.stores.postgres.sql")
 
 _LOWEST = UUID(int=0)
-_MANY = 20  # rows of a claim from which on planning it anew costs less than a plan that no longer fits
 _NOW, _LATER = True, False  # when what is owed becomes due: at once, or by make_due
 
 
@@ -47,7 +46,6 @@ class PostgresStore(PostgresBreakers):
 
     def __init__(self, pool: Pool, *, roles: bool = False) -> None:
         self.db = Database(pool, roles=roles)
-        self._claimed_last = 0
 
     def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
         """Open a transaction that sees one tenant."""
@@ -206,9 +204,7 @@ class PostgresStore(PostgresBreakers):
         """Claim due effects, fairly over tenants, and those whose lease has run out."""
         kinds, leases = list(request.lease_seconds), list(request.lease_seconds.values())
         after = request.after or _LOWEST
-        # while little is due, a claim's start counts and its plan hardly does; in a backlog it is the other way round
-        budget = BATCH if self._claimed_last >= _MANY else COMMAND
-        async with self.db.system("claim", budget=budget) as tx:
+        async with self.db.system("claim", budget=BATCH if request.alone else CLAIM) as tx:
             if request.alone:
                 found = await tx.fetch(
                     SQL["claim_alone"], request.worker, kinds, leases, CRASHES_ALONE, DEFER_LIMIT_SECONDS
@@ -226,7 +222,6 @@ class PostgresStore(PostgresBreakers):
                 )
                 after = await self._raise_due(tx, found, request)
         claimed = [rows.effect_of(row) for row in found if row["id"] is not None]
-        self._claimed_last = len(claimed)
         telemetry.claims_reclaimed.inc(sum(effect.reclaimed for effect in claimed))
         return Claimed(effects=claimed, after=after)
 
@@ -259,15 +254,23 @@ class PostgresStore(PostgresBreakers):
         """Write the finishing states, each only if its claim is still the row's last."""
         if any(settlement.claim_id is None for settlement in settlements):
             raise Misuse("a settlement carries the claim it settles")
-        if all(rows.simply_done(settlement) for settlement in settlements):
-            written = await tx.fetch(SQL["settle_done"], *rows.claim_columns(settlements))
-        else:
-            written = await tx.fetch(SQL["settle"], *rows.settlement_columns(settlements))
         given = frozenset(settlement.id for settlement in settlements)
-        accepted = given if len(written) == len(given) else frozenset(row["id"] for row in written)
-        refused = given - accepted
+        written = await self._settle_done(tx, settlements)
+        if len(written) < len(given):
+            left = [settlement for settlement in settlements if settlement.id not in written]
+            found = await tx.fetch(SQL["settle"], *rows.settlement_columns(left))
+            written |= {row["id"] for row in found}
+        refused = given - written
         telemetry.settles_refused.inc(len(refused))
-        return Settled(accepted=accepted, refused=refused)
+        return Settled(accepted=given - refused, refused=refused)
+
+    @staticmethod
+    async def _settle_done(tx: Scope, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Write a batch that all simply succeeded the short way; return what was written, nothing of any other batch."""
+        if not all(rows.simply_done(settlement) for settlement in settlements):
+            return set()
+        found = await tx.fetch(SQL["settle_done"], *rows.claim_columns(settlements))
+        return {row["id"] for row in found}
 
     async def cancel(self, tx: Scope, tenant: UUID, effect: UUID) -> EffectState | None:
         """Drop a pending effect, or ask a claimed one's settle to."""

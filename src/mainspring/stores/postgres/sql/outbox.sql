@@ -55,7 +55,11 @@ join mainspring.effects e on e.tenant_id = g.tenant_id and e.kind = g.kind and e
 -- been deferred since then, though nobody has touched it.
 -- Every predicate is repeated in the update: what was true when the row was picked must still be true when it is taken. As a
 -- case, since as an or it can be had from the indexes of live rows, and the planner would read all of them for a few.
+-- A picked row is locked, and is taken where it lies. One that was written to after this statement began is not seen there, and
+-- is left to the next claim.
 -- The rows' claim ids share one random start: a random number a row asks the system each time, and costs half an update.
+-- The plan is made once a connection, maybe while the tables are empty: wherever rows may be many, one index alone has the order
+-- or the whole key that is asked for. So too in raise_due.
 with shut as materialized (
     select tenant_id, target, down_since, open_until > statement_timestamp() as is_down,
            open_until > statement_timestamp()
@@ -74,10 +78,10 @@ with shut as materialized (
 ), share as materialized (
     select ceil($4::numeric / greatest(count(*), 1))::integer as size from due
 ), ready as materialized (
-    select e.tenant_id, e.id, due.place
+    select e.at, due.place
     from due cross join share
     cross join lateral (
-        select r.tenant_id, r.id
+        select r.ctid as at
         from mainspring.effects r
         where r.tenant_id = due.tenant_id and r.state = 'pending' and r.family = 'executed'
           and r.not_before <= statement_timestamp() and r.kind = any($2::text[]) and r.crashes < $6
@@ -118,13 +122,13 @@ with shut as materialized (
     left join probing on probing.tenant_id = due.tenant_id and probing.target = t.target
     where due.is_shut
 ), beside as materialized (
-    select e.tenant_id, e.id, e.place, e.probe, e.down_since
+    select e.at, e.place, e.probe, e.down_since
     from (
-        select lanes.tenant_id, r.id, lanes.place, lanes.probe, lanes.down_since, lanes.share,
+        select r.at, lanes.place, lanes.probe, lanes.down_since, lanes.share,
                row_number() over (partition by lanes.tenant_id order by r.not_before, r.id) as n
         from lanes
         cross join lateral (
-            select r.id, r.not_before
+            select r.ctid as at, r.id, r.not_before
             from mainspring.effects r
             where r.tenant_id = lanes.tenant_id and r.target = lanes.target and r.state = 'pending' and r.family = 'executed'
               and r.not_before <= lanes.before and r.kind = any($2::text[]) and r.crashes < $6
@@ -135,7 +139,7 @@ with shut as materialized (
     ) e
     where e.n <= e.share
 ), expired as materialized (
-    select tenant_id, id, claim_id, worker, claimed_at
+    select ctid as at, claim_id, worker, claimed_at
     from mainspring.effects
     where state = 'claimed' and lease_until < statement_timestamp() and family = 'executed'
       and kind = any($2::text[]) and crashes + 1 < $6
@@ -143,14 +147,14 @@ with shut as materialized (
     limit $4
     for update skip locked
 ), picked as (
-    select tenant_id, id, claim_id as old_claim, worker as old_worker, claimed_at as old_start, true as reclaimed, false as probe,
+    select at, claim_id as old_claim, worker as old_worker, claimed_at as old_start, true as reclaimed, false as probe,
            null::timestamptz as down_since
     from expired
     union all
-    (select tenant_id, id, null, null, null, false, probe, down_since
-     from (select tenant_id, id, place, false as probe, null::timestamptz as down_since from ready
+    (select at, null, null, null, false, probe, down_since
+     from (select at, place, false as probe, null::timestamptz as down_since from ready
            union all
-           select tenant_id, id, place, probe, down_since from beside) r
+           select at, place, probe, down_since from beside) r
      order by place
      limit $4)
     limit $4
@@ -167,7 +171,7 @@ with shut as materialized (
         deferred_since = case when p.down_since is null then e.deferred_since
                               else coalesce(e.deferred_since, greatest(e.not_before, p.down_since)) end
     from named p
-    where e.tenant_id = p.tenant_id and e.id = p.id
+    where e.ctid = p.at
       and case when p.reclaimed then e.state = 'claimed' and e.lease_until < statement_timestamp()
                else e.state = 'pending' and e.not_before <= statement_timestamp() end
     returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
@@ -203,7 +207,7 @@ order by c.not_before, c.id;
 -- name: claim_alone
 -- One row that has ended its workers at least twice, counting the present end: it runs with nothing else in flight.
 with picked as materialized (
-    (select r.tenant_id, r.id, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start,
+    (select r.ctid as at, null::uuid as old_claim, null::text as old_worker, null::timestamptz as old_start,
             false as reclaimed
      from mainspring.effects r
      where r.state = 'pending' and r.family = 'executed' and r.not_before <= statement_timestamp()
@@ -216,7 +220,7 @@ with picked as materialized (
      limit 1
      for update of r skip locked)
 ), expired as materialized (
-    (select tenant_id, id, claim_id, worker, claimed_at, true
+    (select ctid, claim_id, worker, claimed_at, true
      from mainspring.effects
      where state = 'claimed' and lease_until < statement_timestamp() and family = 'executed'
        and kind = any($2::text[]) and crashes + 1 >= $4
@@ -234,7 +238,7 @@ with picked as materialized (
                                   (select greatest(e.not_before, b.down_since) from mainspring.breakers b
                                    where b.tenant_id = e.tenant_id and b.target = e.target and b.open_until is not null))
     from one p
-    where e.tenant_id = p.tenant_id and e.id = p.id
+    where e.ctid = p.at
       and case when p.reclaimed then e.state = 'claimed' and e.lease_until < statement_timestamp()
                else e.state = 'pending' and e.not_before <= statement_timestamp() end
     returning e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target,
@@ -274,11 +278,13 @@ with seen as (
     select * from unnest($1::uuid[], $2::bigint[]) as s (tenant_id, bumps)
 ), held as materialized (
     select d.tenant_id, d.bumps
-    from mainspring.due_tenants d
-    join seen s on s.tenant_id = d.tenant_id and s.bumps = d.bumps
-    where d.family = 'executed'
-    order by d.tenant_id
-    for update of d skip locked
+    from (select * from seen order by tenant_id) s
+    cross join lateral (
+        select r.tenant_id, r.bumps
+        from mainspring.due_tenants r
+        where r.tenant_id = s.tenant_id and r.family = 'executed' and r.bumps = s.bumps
+        for update skip locked
+    ) d
 )
 update mainspring.due_tenants d
 set next_due = coalesce(
@@ -307,8 +313,9 @@ set next_due = coalesce(
               order by e.not_before limit 1
           ) f
           left join mainspring.breakers b on b.tenant_id = d.tenant_id and b.target = t.target)
-    else (select min(e.not_before) from mainspring.effects e
-          where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed') end,
+    else (select e.not_before from mainspring.effects e
+          where e.tenant_id = d.tenant_id and e.state = 'pending' and e.family = 'executed'
+          order by e.not_before limit 1) end,
     'infinity')
 from held h
 where d.tenant_id = h.tenant_id and d.family = 'executed' and d.bumps = h.bumps;
@@ -400,12 +407,13 @@ select id from settled;
 
 -- name: settle_done
 -- The same for a batch in which all simply succeeded the first time, which is nearly every one: no row to note, no tenant
--- to make due.
+-- to make due. A locked row is written where it lies, and one that was written to after this statement began, by a renewal, is
+-- not seen there: what is not returned is left to settle, which tells that from a claim that is lost.
 with held as materialized (
-    select e.tenant_id, e.id
+    select e.at
     from (select * from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as g (tenant_id, id, claim_id) order by id) g
     cross join lateral (
-        select r.tenant_id, r.id
+        select r.ctid as at
         from mainspring.effects r
         where r.tenant_id = g.tenant_id and r.id = g.id and r.claim_id = g.claim_id and r.lease_until is not null
         for update
@@ -415,7 +423,7 @@ update mainspring.effects e
 set state = 'done', outcome = 'done', error = null, claim_id = null, lease_until = null, deferred_since = null,
     settled_at = clock_timestamp()
 from held h
-where e.tenant_id = h.tenant_id and e.id = h.id
+where e.ctid = h.at
 returning e.id;
 
 -- name: cancel
