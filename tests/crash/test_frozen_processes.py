@@ -28,7 +28,7 @@ from tests.server.conftest import people
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 STATES = [BoardState(name=name) for name in ("todo", "doing", "review", "stuck")]
 RULE = {
     "name": "go",

@@ -30,7 +30,7 @@ from mainspring.wiring import Services
 
 Deed = Literal["move", "drain", "work", "claim", "complete", "replay"]
 LEASE_SECONDS = 2.0
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 90.0
 
 _forked = multiprocessing.get_context("forkserver")
 _forked.set_forkserver_preload([__name__])

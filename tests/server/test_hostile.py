@@ -83,6 +83,13 @@ async def test_a_misspelt_filter_is_not_ignored(board):
     assert nobody.status_code == 401
 
 
+async def test_of_what_is_asked_twice_the_first_is_not_forgotten(board):
+    twice = await board.call("GET", "desk?kind=launch&kind=run&limit=5")
+    assert twice.json()["errors"] == [{"pointer": "/kind", "detail": "is given more than once"}]
+    for several in ("runs?state=failed&state=lost", "cards?label=a&label=b"):
+        assert (await board.call("GET", several)).status_code == 200
+
+
 async def test_a_body_over_the_limit_is_413_announced_or_not(board):
     large = json.dumps({"board": "OPS", "title": "x", "body": "y" * BODY_BYTES_MAX}).encode()
 
