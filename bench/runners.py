@@ -36,7 +36,7 @@ TENANTS = 20
 AGENTS = 5  # of each tenant
 FEW = 20
 WAIT_SECONDS = 30  # a claim's own default, and the SDK's
-QUEUED_A_SECOND = 20
+QUEUED_A_SECOND = 10
 BUSY = 503
 START_SECONDS = 180.0  # thousands that come at once are turned away by the hundred, and come again
 _COMMITS = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
@@ -80,7 +80,7 @@ async def measure(postgres: EmbeddedPostgres, sizes: Sizes) -> dict[str, Any]:
         await _check(made, 2 * sizes.queued)
     return {
         "runners": sizes.runners,
-        "turned away at their coming, and again": runners.turned_away,
+        "turned away, to come again": runners.turned_away,
         "seconds until all waited": arrived,
         "MiB with none": empty,
         "KiB a waiting runner": (full - empty) * 1024 / sizes.runners,
@@ -153,9 +153,7 @@ class _Runner:
         self._wire = wire
         self._asked = {"runner": name, "incarnation": str(new_id()), "slots": [0], "agents": [agent]}
 
-        self.turned_away = 0
-
-    async def work(self, claimed: dict[str, float]) -> None:
+    async def work(self, all_: _Runners) -> None:
         """Work for ever; note when each run was given to it. A server that has too much to do is asked again later."""
         while True:
             try:
@@ -163,13 +161,13 @@ class _Runner:
             except Refused as refused:
                 if refused.status != BUSY:
                     raise
-                self.turned_away += 1
+                all_.turned_away += 1
                 await asyncio.sleep(random.uniform(0.5, 1.5))
                 continue
             run = answer["run"]
             if run is None:
                 continue
-            claimed[run["id"]] = time.time()
+            all_.claimed[run["id"]] = time.time()
             done = {"claim_id": run["claim_id"], "outcome": "done", "result": "ok"}
             await self._wire.post(f"/runs/{run['id']}/complete", done)
 
@@ -183,7 +181,7 @@ class _Runners:
 
     def __init__(self, n: int, tenants: list[_Tenant], port: int) -> None:
         self.claimed: dict[str, float] = {}
-        self._port = port
+        self.turned_away = 0  # how often anybody was told that there is too much to do
         self._tasks: list[asyncio.Task[None]] = []
         self._runners = [
             _Runner(
@@ -193,11 +191,6 @@ class _Runners:
             )
             for k in range(n)
         ]
-
-    @property
-    def turned_away(self) -> int:
-        """How often one of them was told that there is too much to do."""
-        return sum(one.turned_away for one in self._runners)
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,7 +206,7 @@ class _Runners:
         """Let them come until so many wait."""
         wire = Wire("127.0.0.1", served.port, "")
         for runner in self._runners[len(self._tasks) : n]:
-            self._tasks.append(asyncio.create_task(runner.work(self.claimed)))
+            self._tasks.append(asyncio.create_task(runner.work(self)))
 
         async def wait() -> bool:
             self.raise_if_ended()
@@ -273,7 +266,15 @@ async def _claims(
 
     async def make(card: dict[str, str], operator: str) -> None:
         wire = Wire("127.0.0.1", served.port, operator)
-        answer = await wire.post("/cards", card)
+        while True:
+            try:
+                answer = await wire.post("/cards", card)
+                break
+            except Refused as refused:
+                if refused.status != BUSY:
+                    raise
+                runners.turned_away += 1
+                await asyncio.sleep(random.uniform(0.5, 1.5))
         made_at[answer["id"]] = time.time()
         wire.close()
 
@@ -341,12 +342,13 @@ def _allow_files(n: int) -> None:
 
 
 def judge(measured: dict[str, Any]) -> list[figures.Goal]:
-    """A run is claimed as soon, whoever else waits."""
-    few, many = (one["queued to claimed, ms"] for one in measured["claimed by runners waiting"].values())
+    """A run is queued and claimed as soon, whoever else waits."""
+    few, many = measured["claimed by runners waiting"].values()
     return [
         figures.at_most(
-            f"queued to claimed, p50, {measured['runners']} runners / {FEW}", many["p50"] / few["p50"], 2.0
+            f"{name}, p50, {measured['runners']} runners / {FEW}", many[name]["p50"] / few[name]["p50"], 2.0
         )
+        for name in ("queued to claimed, ms", "card's answer to claimed, ms")
     ]
 
 
@@ -356,6 +358,7 @@ def show(measured: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = [
         (f"{measured['runners']:,} runners wait at one process", ""),
         ("until all waited", f"{measured['seconds until all waited']:.1f} s"),
+        ("turned away, to come again", f"{measured['turned away, to come again']:,}"),
         (
             "memory",
             f"{measured['KiB a waiting runner']:.0f} KiB each, {measured['MiB with none']:.0f} MiB without",

@@ -41,7 +41,7 @@ SHORT = Sizes(
     neighbours=1_000,
     appends=10,
     runners=500,
-    queued=60,
+    queued=40,
     finished=100_000,
     due=4_000,
 )
@@ -59,7 +59,7 @@ LONG = Sizes(
     neighbours=1_000,
     appends=100,
     runners=2_000,
-    queued=400,
+    queued=150,
     finished=10_000_000,
     due=20_000,
 )
