@@ -30,7 +30,7 @@ from mainspring.stores.postgres.store import SQL
 
 TITLE = "Finished rows"
 POOL_SIZE = 10
-ROUNDS = 3
+ROUNDS = 5
 TENANTS = 100
 EXPIRED = 5_000
 SLOTS = 200

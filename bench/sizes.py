@@ -43,7 +43,7 @@ SHORT = Sizes(
     runners=500,
     queued=40,
     finished=100_000,
-    due=4_000,
+    due=6_000,
 )
 LONG = Sizes(
     name="long",
