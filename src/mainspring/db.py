@@ -64,6 +64,8 @@ BATCH = Budget(by_key=True, plan="anew")
 CLAIM = Budget(by_key=True, plan="once")
 LONG_READ = Budget(statement_ms=60_000)
 
+# whether this task serves a request
+_is_request: ContextVar[bool] = ContextVar("mainspring_is_request", default=False)
 # what is open in this task: a scope, by its purpose, or a unit that scopes may join
 _open_scope: ContextVar[str | Unit | None] = ContextVar("mainspring_open_scope", default=None)
 
@@ -177,6 +179,17 @@ class Scope:
                 await self.fetchval("select set_config('role', $1, true)", self._role)
 
 
+@contextmanager
+def as_request() -> Iterator[None]:
+    """Count what this task opens in the block among the requests: they leave some connections to the engine, or a rush of them
+    would keep leases from being renewed."""
+    token = _is_request.set(True)
+    try:
+        yield
+    finally:
+        _is_request.reset(token)
+
+
 @dataclass(slots=True)
 class Unit:
     """One transaction that several scopes of a tenant share, one after the other; `then` is what waits for its commit."""
@@ -194,9 +207,11 @@ class Database:
     With `roles=False` (the library) scopes run as the pool's own role.
     """
 
-    def __init__(self, pool: Pool, *, roles: bool) -> None:
+    def __init__(self, pool: Pool, *, roles: bool, for_requests: int | None = None) -> None:
+        """`for_requests` is how many connections all that runs `as_request` may have at once; None is all of them."""
         self.pool = pool
         self.roles = roles
+        self._for_requests = None if for_requests is None else asyncio.Semaphore(for_requests)
 
     @asynccontextmanager
     async def tenant(
@@ -282,13 +297,28 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        with mapped_errors():
-            conn = await self.pool.acquire(timeout=CLIENT_DEADLINE_SECONDS)
-        try:
-            yield conn
-        finally:
+        async with self._turn():
             with mapped_errors():
-                await self.pool.release(conn)
+                conn = await self.pool.acquire(timeout=CLIENT_DEADLINE_SECONDS)
+            try:
+                yield conn
+            finally:
+                with mapped_errors():
+                    await self.pool.release(conn)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until requests have a connection to spare; whatever is no request has none to wait for."""
+        if self._for_requests is None or not _is_request.get():
+            yield
+            return
+        with mapped_errors():
+            async with asyncio.timeout(CLIENT_DEADLINE_SECONDS):
+                await self._for_requests.acquire()
+        try:
+            yield
+        finally:
+            self._for_requests.release()
 
     @asynccontextmanager
     async def adopt(self, conn: Connection, tenant: UUID) -> AsyncIterator[Scope]:

@@ -169,7 +169,7 @@ async def build(settings: Settings) -> Services:
 
 def join(settings: Settings, pool: Pool) -> Services:
     """Join the parts on a pool. Takes no connection and starts nothing."""
-    store = PostgresStore(pool, roles=True)
+    store = PostgresStore(pool, roles=True, for_requests=_for_requests(settings))
     db = store.db
     spine = Engine(store, _spine_settings(settings), leases=_leases(settings))
     policy = RunPolicy(lease_seconds=settings.run_lease_seconds, attempts_max=settings.run_attempts_max)
@@ -324,6 +324,10 @@ def _spine_settings(settings: Settings) -> SpineSettings:
         done_days=settings.retention_done_days,
         grace_seconds=settings.shutdown_grace_seconds,
     )
+
+
+def _for_requests(settings: Settings) -> int:
+    return max(1, settings.pool_size - settings.pool_size // 4 - 1)
 
 
 def _leases(settings: Settings) -> Mapping[bool, float]:

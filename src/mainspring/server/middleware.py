@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring import telemetry, tracing
+from mainspring.db import as_request
 from mainspring.ids import new_id
 from mainspring.rooms import FieldError
 from mainspring.server.load import Load
@@ -62,7 +63,8 @@ class Edge:
             await Problem.coded("overloaded").response(scope)(scope, receive, send)
             return
         traceparent = Headers(scope=scope).get("traceparent")
-        with self._load.work(), tracing.arrived_with(traceparent) if traceparent else nullcontext():
+        traced = tracing.arrived_with(traceparent) if traceparent else nullcontext()
+        with self._load.work(), as_request(), traced:
             await self._served(scope, receive, send, request_id)
 
     async def _served(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

@@ -42,10 +42,11 @@ class PostgresStore(PostgresBreakers):
     Args:
         pool: an asyncpg pool. The library works as the pool's own role, in schema `mainspring`.
         roles: take on the server's roles, so that row-level security holds in every transaction.
+        for_requests: how many of the pool's connections a server's requests may have at once; None is all of them.
     """
 
-    def __init__(self, pool: Pool, *, roles: bool = False) -> None:
-        self.db = Database(pool, roles=roles)
+    def __init__(self, pool: Pool, *, roles: bool = False, for_requests: int | None = None) -> None:
+        self.db = Database(pool, roles=roles, for_requests=for_requests)
 
     def tenant(self, tenant: UUID) -> AbstractAsyncContextManager[Scope]:
         """Open a transaction that sees one tenant."""
