@@ -130,7 +130,8 @@ class Stepper:
         )
         found = len(looked.ids)
         counted = (len(moved), found - len(moved), looked.place.age, looked.place.id, looked.over, step)
-        assert await tx.handle.execute(SQL["move_operation"], tx.tenant, operation_id, *counted) == 1
+        moved_on = await tx.handle.execute(SQL["move_operation"], tx.tenant, operation_id, *counted)
+        assert moved_on == 1
         if not looked.over:
             await tx.owe(step_of(operation_id, step + 1, delay_seconds=operation.pause_seconds(found)))
         return Done(f"{operation.verb}: {len(moved)} of {found}")
