@@ -45,7 +45,8 @@ async def test_looking_for_work_reads_no_finished_runs(fresh_database):
         "claimable": (json.dumps([[str(tenant), str(agent), []], [str(tenant), str(other), ["gpu"]]]),),
         "lock_due_agents": (tenant, [agent, other], []),
         "claim_run": (tenant, [agent, other], [9, 9], new_id(), None, new_id(), [0], 60.0, []),
-        "silent_tenants": (),
+        "silent_tenants": (200, [new_id()]),
+        "overdue_tenants": (200, [new_id()]),
         "lock_silent": (tenant, 100),
     }
     for name, args in asked.items():

@@ -291,13 +291,13 @@ async def test_a_question_of_a_run_given_up_as_never_begun_costs_what_it_has_spe
 
 
 class NoCards:
-    """Boards that cannot be read in one tenant, whatever is wrong there."""
+    """Boards that cannot be read in some tenants, whatever is wrong there."""
 
-    def __init__(self, tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, tenants) -> None:
+        self._tenants = tenants
 
     async def card_snapshot(self, tx, card_id):
-        if tx.tenant == self._tenant:
+        if tx.tenant in self._tenants:
             raise RuntimeError("its cards cannot be read")
         return await boards.card_snapshot(tx, card_id)
 
@@ -314,7 +314,7 @@ async def test_a_tenant_whose_runs_cannot_be_taken_back_holds_up_no_other_tenant
         await runner.heartbeat(await runner.take())
     await place.home.age(61)
     broken = places[2]
-    silence = Silence(place.home.spine, place.home.db, RunVerbs(NoCards(broken.tenant)), POLICY)
+    silence = Silence(place.home.spine, place.home.db, RunVerbs(NoCards({broken.tenant})), POLICY)
     failures = telemetry.loop_failures.labels("silent runs", "RuntimeError")
     before = failures._value.get()
     assert await silence.expire_runs() == 4
@@ -322,6 +322,32 @@ async def test_a_tenant_whose_runs_cannot_be_taken_back_holds_up_no_other_tenant
     states = [await one.state(run_id) for one, run_id in zip(places, runs, strict=True)]
     assert states == ["queued", "queued", "running", "queued", "queued"]
     assert await place.room.silence.expire_runs() == 1  # mended: the next round takes it
+
+
+@pytest.mark.parametrize("swept", ["silent", "overdue"])
+async def test_many_tenants_whose_runs_cannot_be_taken_back_do_not_stand_before_the_others(
+    place, monkeypatch, swept
+):
+    monkeypatch.setattr("mainspring.agents.silence._TENANTS", 2)
+    places = [place, *[await make_place(place.home) for _ in range(4)]]
+    runs = []
+    for one in places:
+        runs.append(await one.queue(await one.agent()))
+        runner = await one.runner("coder")
+        if swept == "silent":
+            await runner.heartbeat(await runner.take())
+    if swept == "overdue":
+        await place.home.admin.execute(
+            "update mainspring.runs set queued_until = clock_timestamp() where id = any($1)", runs
+        )
+    await place.home.age(61)
+    broken = {one.tenant for one in places[:4]}
+    silence = Silence(place.home.spine, place.home.db, RunVerbs(NoCards(broken)), POLICY)
+    failures = telemetry.loop_failures.labels("silent runs", "RuntimeError")
+    before = failures._value.get()
+    assert await silence.expire_runs() == 1
+    assert failures._value.get() == before + 4
+    assert await place.room.silence.expire_runs() == 4  # mended: the next round takes them
 
 
 async def test_a_run_whose_attempts_are_spent_in_silence_is_lost(place):

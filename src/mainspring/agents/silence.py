@@ -33,6 +33,7 @@ _CLOSE_ATTEMPT = SQL["close_attempt"]
 _COUNT_UNBEGUN = SQL["count_unbegun"]
 
 BATCH: Final = 100
+_TENANTS: Final = 200
 LOOP: Final = "silent runs"
 
 
@@ -78,20 +79,26 @@ class Silence:
 
     async def expire_runs(self) -> int:
         """Take back a batch of runs of every tenant, whoever could be heard; return how many."""
-        async with self._db.system(LOOP) as scope:
-            silent = [row["tenant_id"] for row in await scope.fetch(_SILENT_TENANTS)]
-            overdue = [row["tenant_id"] for row in await scope.fetch(_OVERDUE_TENANTS)]
-        taken = given_up = 0
-        for tenant in silent:
-            taken += await self._tried(tenant, _LOCK_SILENT)
-        for tenant in overdue:
-            given_up += await self._tried(tenant, _LOCK_OVERDUE)
+        taken = await self._of_all(_SILENT_TENANTS, _LOCK_SILENT)
+        given_up = await self._of_all(_OVERDUE_TENANTS, _LOCK_OVERDUE)
         if taken:
             telemetry.sweep_repaired.labels("run_lease").inc(taken)
             log.warning("silence: %d runs lost their runner", taken)
         if given_up:
             log.warning("silence: %d runs found no runner in their time", given_up)
         return taken + given_up
+
+    async def _of_all(self, tenants: str, lock: str) -> int:
+        """Go to every tenant that has some, once: those where nothing can be taken back must not stand before the others."""
+        taken, seen = 0, set[UUID]()
+        while True:
+            async with self._db.system(LOOP) as scope:
+                found = [row["tenant_id"] for row in await scope.fetch(tenants, _TENANTS, list(seen))]
+            for tenant in found:
+                taken += await self._tried(tenant, lock)
+            seen.update(found)
+            if len(found) < _TENANTS:
+                return taken
 
     async def _tried(self, tenant: UUID, lock: str) -> int:
         """Take back a tenant's, as far as it goes: what stands in the way there holds up nobody else's."""

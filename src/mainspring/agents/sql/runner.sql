@@ -277,12 +277,12 @@ select r.tenant_id, r.id
 select extract(epoch from clock_timestamp())::double precision;
 
 -- name: overdue_tenants
--- Runs that no runner has taken in their time. A paused agent's runs wait: they are not overdue.
+-- Runs that no runner has taken in their time. A paused agent's runs wait: they are not overdue. $2: tenants looked at already.
 select distinct r.tenant_id
   from mainspring.runs r
   join mainspring.agents a on a.tenant_id = r.tenant_id and a.id = r.agent_id and not a.paused
- where r.state = 'queued' and r.queued_until < statement_timestamp()
- limit 200;
+ where r.state = 'queued' and r.queued_until < statement_timestamp() and r.tenant_id <> all ($2::uuid[])
+ limit $1;
 
 -- name: lock_overdue
 select r.id
@@ -300,10 +300,11 @@ update mainspring.runs
  where tenant_id = $1 and id = $2 and state = 'claimed';
 
 -- name: silent_tenants
+-- $2: tenants looked at already.
 select distinct tenant_id
   from mainspring.runs
- where state in ('claimed', 'running') and lease_until < statement_timestamp()
- limit 200;
+ where state in ('claimed', 'running') and lease_until < statement_timestamp() and tenant_id <> all ($2::uuid[])
+ limit $1;
 
 -- name: lock_silent
 -- The predicate is looked at again on the locked row: a run that has just been renewed is none of ours.
