@@ -12,6 +12,7 @@ from mainspring.rooms import Newer, ServerSpine
 from mainspring.spine.drain import ENGINE_VERSION, Drain
 
 from .conftest import House
+from .hook_server import hook_server
 
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
 
@@ -100,6 +101,48 @@ async def test_an_act_of_a_newer_release_is_left_to_it(
     await admin(house, "update mainspring.rule_versions set action = $1::jsonb", json.dumps(action))
     await house.spine.run_once()
     assert await house.launches() == [("pending", "deferred", f"left to a newer server: {told}")]
+
+
+async def edited_by_a_newer_release(house: House, name: str) -> None:
+    """A newer server has edited the rule: the version in force says what this one does not know, the one that matched does not."""
+    await house.rules.edit(house.ana, name, {"options": {"max_per_hour": 1, "max_event_age_seconds": 3600}})
+    await admin(
+        house,
+        """update mainspring.rule_versions v set options = v.options || '{"moon": "full"}'
+             from mainspring.rules r
+            where r.name = $1 and v.tenant_id = r.tenant_id and v.rule_id = r.id and v.version = r.version""",
+        name,
+    )
+
+
+@pytest.mark.parametrize("kind", ["launch", "promote", "webhook"])
+async def test_a_pause_that_a_newer_release_would_tell_otherwise_is_left_to_it_and_costs_nothing(
+    house: House, kind: str
+) -> None:
+    """This one knows the version that matched, and that it has fired too often; not the version that is paused now."""
+    async with hook_server() as hook:
+        do = {
+            "launch": {"launch": {"agent": "echo", "prompt": "p"}},
+            "promote": {"promote": {"agent": "echo"}},
+            "webhook": {"webhook": {"url": hook.url()}},
+        }
+        body = {"name": "r", "when": MOVED, "do": do[kind], "options": {"max_per_hour": 1}}
+        await house.rules.create(house.ana, body)
+        for title in ("fires", "is one more"):
+            await house.move(await house.card(title), "ready")
+        await house.spine.drain.run_once()
+        await edited_by_a_newer_release(house, "r")
+        for _ in range(2):
+            await house.spine.worker.run_once()
+            await house.later(seconds=30)
+        [one] = [row for row in await house.launches(kind) if row[0] == "pending"]
+        assert one == ("pending", "deferred", "left to a newer server: the option moon")
+        async with house.db.tenant(house.tenant) as scope:
+            rows = await house.spine.store.effects(scope, house.tenant, kind=kind, limit=10)
+            assert [row.attempts for row in rows] == [0, 0]
+        await known_by_now(house, "options", "moon")
+        await house.spine.worker.run_once()
+        assert "held" in await house.outcomes(kind)
 
 
 async def test_a_rule_of_a_newer_release_is_judged_by_nobody_who_does_not_know_it(house: House) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 from mainspring import telemetry
 from mainspring.boards.model import Card
 from mainspring.db import Scope
-from mainspring.rooms import Tx, system_actor
+from mainspring.rooms import Newer, Tx, system_actor
 from mainspring.spine.effects import Deferred, Dropped, Effect, Failed, Held, Outcome
 from mainspring.spine.events import Cause, Event
 from mainspring.spine.ports import EventLog
@@ -71,6 +71,10 @@ class Begun:
 CardNow: TypeAlias = Card | Stop | None
 
 
+def _left(what: object) -> Stop:
+    return Stop(Deferred(f"left to a newer server: {what}", after_seconds=_LEFT_SECONDS))
+
+
 async def event_of(log_: EventLog[Scope], tx: Tx, effect: Effect) -> Event | Stop:
     """Return the event for which an effect is owed."""
     assert effect.event_seq is not None
@@ -91,7 +95,7 @@ async def begin(log_: EventLog[Scope], tx: Tx, effect: Effect) -> Begun | Stop:
         case OnHold(because):
             return Stop(Held(f"the rule is paused: {because}"))
         case Beyond(what):
-            return Stop(Deferred(f"left to a newer server: {what}", after_seconds=_LEFT_SECONDS))
+            return _left(what)
         case InForce():
             pass
         case _:
@@ -165,7 +169,12 @@ async def keep_rate(tx: Tx, effect: Effect, begun: Begun) -> Stop | None:
             return None
         case _:
             assert_never(limit)
-    rule = await verbs.lock_rule(tx, begun.rule.rule_id)
+    try:
+        rule = await verbs.lock_rule(tx, begun.rule.rule_id)
+    except Newer as newer:
+        return _left(
+            newer
+        )  # we know the version that matched, and not the one that the pause would be told of
     assert rule is not None
     await verbs.pause_rule(tx, rule, because, system_actor(tx.tenant, begun.cause))
     telemetry.rules_paused.inc()
