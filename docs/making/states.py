@@ -210,7 +210,7 @@ own: any card may be moved to any of them.
 
 {outcomes()}
 `Deferred` spends no attempt, however often; an effect that has been deferred for {deferred_days:g} days without a break is dead
-(`target_down`). An exception is read as an answer: `Definitive` and `Misuse` as Failed, `OutcomeUnknown` and `TimeoutError` as
+(`target_down`, or `exhausted` when it depends on no target). An exception is read as an answer: `Definitive` and `Misuse` as Failed, `OutcomeUnknown` and `TimeoutError` as
 Unknown, any other as Retry. A transactional executor that answers anything but Done, Dropped or Held has its writes undone. `Held` is
 the answer for a paused rule: the row waits, however long, until somebody resumes the rule.
 

@@ -581,6 +581,9 @@ CORRUPTIONS = {
     "dead of no reason": (
         "update mainspring.effects set outcome = 'tired' where tenant_id = $1 and state = 'dead'", "I-7", "no reason of the five",
     ),
+    "exhausted before its time": (
+        "update mainspring.effects set outcome = 'exhausted' where tenant_id = $1 and state = 'dead'", "I-7", "is exhausted after 1 attempts of 12",
+    ),
     "death not told": (
         "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'effect.dead'",
         "I-5", "is dead, and its last event is",
@@ -682,6 +685,13 @@ async def test_each_corruption_is_named_by_its_invariant(history, corrupt, state
     await corrupt(statement)
     found = await found_in(history)
     assert any(sentence in one for one in found.get(invariant, [])), found
+
+
+async def test_what_was_deferred_for_too_long_is_exhausted_before_its_attempts_are(history, corrupt):
+    await corrupt(
+        "update mainspring.effects set outcome = 'exhausted', deferrals = 9 where tenant_id = $1 and state = 'dead'"
+    )
+    assert "I-7" not in await found_in(history)
 
 
 # what is owed, and nobody does --------------------------------------------------------------------------------

@@ -167,7 +167,8 @@ def test_it_was_tried_and_its_attempts_say_so():
 
 
 def test_it_does_not_wait_for_ever():
-    over = put_off(an_effect(deferred_seconds=DEFER_LIMIT_SECONDS + 1), Retry("refused"), KIND, random=MIDDLE)
+    waited = an_effect(deferred_seconds=DEFER_LIMIT_SECONDS + 1, target="smtp")
+    over = put_off(waited, Retry("refused"), KIND, random=MIDDLE)
     assert over is not None
     assert (over.state, over.outcome, over.error) == (EffectState.DEAD, "target_down", "refused")
 

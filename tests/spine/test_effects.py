@@ -295,9 +295,17 @@ def test_held_waits_for_somebody_and_spends_nothing():
 def test_deferred_without_a_break_for_too_long_is_dead_without_spending_an_attempt():
     held = moved(Deferred(after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS)
     assert held.state == EffectState.PENDING
-    over = moved(Deferred(after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS + 1, attempts=2)
+    over = moved(
+        Deferred(after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS + 1, attempts=2, target="smtp"
+    )
     assert (over.state, over.outcome, over.attempts) == (EffectState.DEAD, "target_down", 2)
     assert over.error
+
+
+def test_what_has_no_target_and_was_deferred_for_too_long_says_what_it_waited_for_and_blames_no_target():
+    over = moved(Deferred("its run goes on", after_seconds=30), deferred_seconds=DEFER_LIMIT_SECONDS + 1)
+    assert (over.state, over.outcome, over.attempts) == (EffectState.DEAD, "exhausted", 0)
+    assert over.error == "deferred for too long: its run goes on"
 
 
 def test_unknown_is_tried_again_when_twice_is_as_good_as_once():

@@ -232,6 +232,18 @@ async def test_one_that_has_waited_gives_its_place_to_a_later_one(house: House) 
     ]
 
 
+async def test_a_turn_that_never_comes_is_a_dead_letter_that_blames_no_target(house: House) -> None:
+    await house.rule(MOVED, while_running="queue_one")
+    card = await house.move(await house.card(), "ready")
+    await again(house, card)
+    await house.spine.run_once()
+    await house.later(days=8)
+    await house.spine.run_once()
+    [letter] = [row for row in await house.launches() if row[0] == "dead"]
+    said = f"deferred for too long: while_running: a run of echo on {card.key} has not ended"
+    assert letter == ("dead", "exhausted", said)
+
+
 async def test_a_rest_counts_from_the_launch_and_drops_what_comes_within_it(house: House) -> None:
     """What waits for its turn has passed the rest already: only what happens within it is dropped."""
     await house.rule(MOVED, while_running="queue_one", cooldown_seconds=30)

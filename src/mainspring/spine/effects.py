@@ -345,7 +345,7 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
         case Retry(error, after_seconds=after_seconds):
             return _try_again(effect, kind, "retry", error, after_seconds, random)
         case Deferred(reason) if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
-            return _settlement(effect, Move.BURY, "target_down", reason or "deferred for too long")
+            return _settlement(effect, Move.BURY, *_waited_out(effect, reason))
         case Deferred(reason, after_seconds=after_seconds):
             return _settlement(
                 effect,
@@ -360,6 +360,13 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return _settlement(effect, Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
         case _:
             assert_never(outcome)
+
+
+def _waited_out(effect: Effect, reason: str) -> tuple[str, str]:
+    """Return why what was deferred for too long is dead. It has not failed: an earlier attempt of it may have happened."""
+    if effect.target:
+        return "target_down", reason or "deferred for too long"
+    return "exhausted", f"deferred for too long: {reason}" if reason else "deferred for too long"
 
 
 def _settlement(

@@ -332,7 +332,7 @@ select (select count(*) from mainspring.effects where tenant_id = $1) as examine
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: effects_attempts
--- $2, $3: how many attempts each kind may have.
+-- $2, $3: how many attempts each kind may have. What depends on no target may have been deferred for too long before they are spent.
 with bad as (
     select format('effect %s (%s %s) has spent %s attempts of %s and is %s', e.id, e.kind, e.key, e.attempts, m.most, e.state) as what
       from mainspring.effects e
@@ -349,6 +349,7 @@ with bad as (
       from mainspring.effects e
       join unnest($2::text[], $3::integer[]) as m (kind, most) on m.kind = e.kind
      where e.tenant_id = $1 and e.state = 'dead' and e.outcome = 'exhausted' and e.attempts < m.most
+       and (e.deferrals = 0 or e.target <> '')
 )
 select (select count(*) from mainspring.effects where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
