@@ -136,3 +136,23 @@ async def test_cards_are_found_by_their_label_behind_the_walls_however_often_it_
         await big.execute("deallocate asked; set plan_cache_mode = force_generic_plan")
     assert "Seq Scan" not in plan, plan
     assert "card_labels_label" in plan, plan
+
+
+async def test_forgetting_what_fired_asks_for_its_effects_by_their_keys(big):
+    """As many as have fired within the hour may be looked at; what else was ever owed is not read."""
+    transaction = big.transaction()
+    await transaction.start()
+    try:
+        await big.execute("reset role")
+        await big.execute(
+            """
+            insert into mainspring.firings (tenant_id, effect_id, kind, event_seq, kept_until)
+            select tenant_id, id, 'webhook', event_seq, clock_timestamp() from mainspring.effects;
+            analyze mainspring.firings;
+            set local role mainspring_system
+            """
+        )
+        plan = await plan_of(big, Queries("mainspring.triggers.sql")["trim_firings"], 10_000)
+    finally:
+        await transaction.rollback()
+    assert "Index Cond: ((tenant_id = o.tenant_id) AND (id = o.effect_id))" in plan, plan

@@ -15,6 +15,7 @@ from mainspring.spine.breaker import FAILURES_MAX, OPEN
 from mainspring.spine.effects import EffectRow
 from mainspring.spine.events import Cause
 from mainspring.spine.ports import ClaimRequest
+from mainspring.triggers import limits
 from mainspring.triggers.model import DEPTH_MAX
 from mainspring.triggers.outbound import Outbound
 from mainspring.triggers.service import Written
@@ -292,6 +293,32 @@ async def test_what_was_begun_counts_once_however_often_it_is_tried(house: House
     [row] = await rows(house)
     assert (row.state.value, row.outcome, row.attempts) == ("done", "answered 200", 2)
     assert len(hook.received) == 3
+
+
+async def test_what_was_begun_still_counts_once_when_it_is_tried_again_after_the_hour(
+    house: House, hook: HookServer
+):
+    """What it noted is kept for as long as it is owed: noted anew, it would stand in the way of the next event."""
+    await rule(house, hook.url(), max_per_hour=1)
+    hook.answers = [plain(500), plain(204), plain(204)]
+    await moved(house, "is late")
+    await house.spine.run_once()
+    await house.later(seconds=3_700)
+    await trim(house)
+    await house.spine.run_once()
+    await moved(house, "comes next")
+    await house.spine.run_once()
+    assert [row.outcome for row in await rows(house)] == ["answered 204", "answered 204"]
+    await house.later(seconds=3_700)
+    assert await trim(house) == 0
+
+
+async def trim(house: House) -> int:
+    """Forget what may be forgotten; return how many firings are left."""
+    async with house.db.system("test") as scope:
+        await limits.trim_firings(scope)
+        left: int = await scope.fetchval("select count(*) from mainspring.firings")
+    return left
 
 
 async def test_one_more_within_the_hour_pauses_the_rule_and_is_held(

@@ -182,7 +182,7 @@ async def note_firing(
     card_id: UUID | None,
     options: Options | None = None,
 ) -> None:
-    """Note that a rule's effect, or a pin's, is carried out, for as long as a limit counts it."""
+    """Note that a rule's effect, or a pin's, is carried out, for as long as a limit counts it or it is still owed."""
     rest = (options.cooldown_seconds if options else None) or 0.0
     await tx.handle.execute(
         _NOTE_FIRING, tx.tenant, effect.id, effect.kind, effect.rule_id, card_id, agent_id,

@@ -69,11 +69,15 @@ values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_
 on conflict (tenant_id, effect_id) do nothing;
 
 -- name: trim_firings
+-- What is still owed stays, however old: forgotten, it would be noted anew by its next attempt, and count twice.
+-- (Its effect is asked for in a value and not in a join, so that it is found by its key and no plan reads all effects.)
 delete from mainspring.firings f
 using (
-    select tenant_id, effect_id
-    from mainspring.firings
-    where kept_until < statement_timestamp()
+    select o.tenant_id, o.effect_id
+    from mainspring.firings o
+    where o.kept_until < statement_timestamp()
+      and (select e.state in ('pending', 'claimed')
+           from mainspring.effects e where e.tenant_id = o.tenant_id and e.id = o.effect_id) is not true
     limit $1
     for update skip locked
 ) old
