@@ -20,7 +20,7 @@ from mainspring.boards.service import BoardService
 from mainspring.ids import new_id
 from mainspring.migrations.deadlines import DEADLINES as PRODUCT_DEADLINES
 from mainspring.rooms import Actor, ServerSpine, system_actor
-from mainspring.spine.engine import Spine
+from mainspring.spine.engine import Spine, SpineSettings
 from mainspring.spine.events import NO_CAUSE, Cause, Event
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.deadlines import DEADLINES, age
@@ -185,9 +185,9 @@ async def house(fresh_database: Callable[..., Awaitable[Any]]) -> AsyncIterator[
         yield made
 
 
-def another_engine(house: House) -> ServerSpine:
+def another_engine(house: House, settings: SpineSettings | None = None) -> ServerSpine:
     """Another server process's engine on the same database, with rules of its own in memory."""
-    spine: ServerSpine = Spine(house.spine.store, name="other")
+    spine: ServerSpine = Spine(house.spine.store, settings, name="other")
     runs = RunVerbs(board_verbs)
     board_effects.register(spine, runs)
     effects.register(spine, house.db, board_verbs, runs, webhook_allow_private=True)

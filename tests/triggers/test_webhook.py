@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 from standardwebhooks import Webhook
 
 from mainspring.rooms import Invalid, ServerSpine
 from mainspring.spine.breaker import FAILURES_MAX, OPEN
 from mainspring.spine.effects import EffectRow
+from mainspring.spine.engine import SpineSettings
 from mainspring.spine.events import Cause
 from mainspring.spine.ports import ClaimRequest
 from mainspring.triggers import limits
@@ -20,7 +22,8 @@ from mainspring.triggers.model import DEPTH_MAX
 from mainspring.triggers.outbound import Outbound
 from mainspring.triggers.service import Written
 from mainspring.triggers.webhook import Caller
-from tests.triggers.conftest import House
+from tests.databases import connected
+from tests.triggers.conftest import House, another_engine
 from tests.triggers.hook_server import HookServer, hook_server, plain
 
 READY = {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["doing"]}
@@ -341,6 +344,43 @@ async def test_one_more_within_the_hour_pauses_the_rule_and_is_held(
     await house.spine.run_once()
     assert len(hook.received) == 6
     assert {str(row.outcome) for row in await rows(house)} == {"answered 204"}
+
+
+@pytest.mark.slow
+async def test_no_more_of_them_are_begun_at_once_than_leave_connections_to_the_others(
+    house: House, hook: HookServer
+):
+    """Each waits in a transaction of its own for its rule: they must not be all that the pool has."""
+    await rule(house, hook.url(), max_per_hour=100)
+    for n in range(12):
+        await moved(house, f"c{n}")
+    spine = another_engine(house, SpineSettings(transactions_max=2))
+    await spine.drain.run_once()
+    await filled(house)
+    async with connected(house.admin) as holder, connected(house.admin) as watch:
+        async with holder.transaction():
+            await holder.execute("select from mainspring.rules for update")
+            sending = asyncio.create_task(spine.run_once())
+            await until_locks_are_waited_for(watch)
+            assert spine.worker.in_hand == 12
+            assert house.db.pool.get_size() - house.db.pool.get_idle_size() == 2
+        await sending
+    assert len(hook.received) == 12
+
+
+async def filled(house: House) -> None:
+    """Open all connections of the pool: from here on one that is taken is one that is busy."""
+    pool = house.db.pool
+    for conn in [await pool.acquire() for _ in range(pool.get_max_size())]:
+        await pool.release(conn)
+
+
+async def until_locks_are_waited_for(watch: asyncpg.Connection) -> None:
+    """As soon as one waits, every other executor has asked for its connection, too."""
+    asked = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
+    async with asyncio.timeout(20):
+        while not await watch.fetchval(asked):  # noqa: ASYNC110 - the database has no event for it
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ class SpineSettings:
 
     Args:
         slots: effects that one process executes at once.
-        transactions_max: transactional executors at once; each holds a connection of the pool.
+        transactions_max: transactions that executors have open at once; each holds a connection of the pool.
         tick_seconds: how often the floor tick asks whether anything is due.
     """
 

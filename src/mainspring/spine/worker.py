@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Generic, assert_never
@@ -89,7 +89,7 @@ class Worker(Generic[H]):
     """Executes what is due, at most `slots` at once; while one batch is being settled, the next is claimed and executed.
 
     Args:
-        transactions_max: how many transactional executors run at once; each needs a connection.
+        transactions_max: how many transactions executors have open at once, of whatever kind; each needs a connection.
         freed: called when it can claim again what it could not before.
     """
 
@@ -152,6 +152,15 @@ class Worker(Generic[H]):
     def _free(self) -> int:
         """How many more may be claimed: a slot is free once its executor has answered, unless as many wait to be settled."""
         return self._slots - max(self._executing, len(self._in_hand) - self._slots)
+
+    @asynccontextmanager
+    async def transaction(self, tenant: UUID) -> AsyncIterator[Transaction[H]]:
+        """Open a transaction for an external executor, in its turn: with the transactional ones, at most `transactions_max`.
+
+        There are many more slots than connections, and what many executors wait for in the database is one lock.
+        """
+        async with self._transactions, self._open(tenant) as tx:
+            yield tx
 
     async def run_once(self) -> int:
         """Claim into the free slots, and return when all that is in hand is settled."""

@@ -75,7 +75,7 @@ class Caller:
     async def __call__(self, effect: Effect) -> Outcome:
         """Send the event that this effect is about, if it is still to be sent."""
         try:
-            async with self._spine.open(effect.tenant_id) as tx:
+            async with self._spine.worker.transaction(effect.tenant_id) as tx:
                 begun = await self._begin(tx, effect)
         except (Transient, OutcomeUnknown) as error:
             # our own database is away, which is nothing against the place that was to be called
