@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import asyncpg
 import pytest
 
 from mainspring import migrate, roles
-from mainspring.migrate import MigrationRefused, MigrationSet
+from mainspring.migrate import MigrationBlocked, MigrationRefused, MigrationSet
 
 
 def folder_of(tmp_path, **files: str) -> MigrationSet:
@@ -100,6 +104,114 @@ async def test_four_at_once_apply_each_file_once_even_a_concurrent_index(fresh_d
             await conn.close()
 
     assert sorted(await asyncio.gather(*(start() for _ in range(4)))) == [0, 0, 0, 3]
+
+
+# beside servers that work --------------------------------------------------------------------
+
+
+WIDER = "alter table mainspring.one add column m int;"
+WAITING = "select exists (select from pg_locks where not granted and relation = $1::regclass)"
+
+
+@asynccontextmanager
+async def in_use(dsn: dict[str, Any], table: str) -> AsyncIterator[asyncpg.Connection]:
+    """A session that has read a table, and whose transaction goes on."""
+    conn = await asyncpg.connect(**dsn)
+    try:
+        async with conn.transaction():
+            await conn.execute(f"select from {table}")
+            yield conn
+    finally:
+        await conn.close()
+
+
+async def until_waited_for(conn: asyncpg.Connection, table: str) -> None:
+    async with asyncio.timeout(20):
+        while not await conn.fetchval(WAITING, table):  # noqa: ASYNC110 - nothing tells of another session's wait
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Gives up after two short tries."""
+    monkeypatch.setattr(migrate, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(migrate, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(migrate, "TRIES", 2)
+
+
+@pytest.mark.slow
+async def test_a_table_that_is_being_read_keeps_a_file_waiting_and_nobody_else(fresh_database, tmp_path):
+    """Whoever reads it meanwhile would wait behind the file, and give up before the long reader is done."""
+    database = await fresh_database("empty")
+    conn, other = [await asyncpg.connect(**database.dsn) for _ in range(2)]
+    await migrate.apply(conn, [folder_of(tmp_path / "old", m0001_one=ONE)])
+    async with in_use(database.dsn, "mainspring.one"):
+        new = folder_of(tmp_path / "new", m0001_one=ONE, m0002_wider=WIDER)
+        applying = asyncio.create_task(migrate.apply(conn, [new]))
+        await until_waited_for(other, "mainspring.one")
+        await other.execute("set lock_timeout = '5s'")  # as a server's
+        assert await other.fetchval("select n from mainspring.one") == 1
+        assert not applying.done()
+    assert [str(m) for m in await applying] == ["small/0002_wider"]
+    assert await other.fetchval("show lock_timeout") == "5s"
+    assert await conn.fetchval("show lock_timeout") == "0"
+    for opened in (conn, other):
+        await opened.close()
+
+
+async def test_who_keeps_a_file_waiting_is_named_when_it_gives_up(fresh_database, tmp_path, impatient):
+    database = await fresh_database("empty")
+    conn = await asyncpg.connect(**database.dsn)
+    await migrate.apply(
+        conn, [folder_of(tmp_path / "old", m0001_one=ONE, m0002_idle="create table mainspring.idle ();")]
+    )
+    new = folder_of(
+        tmp_path / "new", m0001_one=ONE, m0002_idle="create table mainspring.idle ();", m0003_wider=WIDER
+    )
+    async with (
+        in_use(database.dsn, "mainspring.idle") as idle,
+        in_use(database.dsn, "mainspring.one") as busy,
+    ):
+        with pytest.raises(MigrationBlocked, match=r"small/0003_wider .*2 times") as blocked:
+            await migrate.apply(conn, [new])
+        assert f"process {busy.get_server_pid()} (" in str(blocked.value)
+        assert "select from mainspring.one" in str(blocked.value)
+        assert f"process {idle.get_server_pid()} (" not in str(blocked.value)
+    assert [str(m) for m in await migrate.apply(conn, [new])] == ["small/0003_wider"]
+    await conn.close()
+
+
+async def test_what_runs_outside_a_transaction_is_tried_once(fresh_database, tmp_path, impatient):
+    """It may have left something behind, such as an invalid index: somebody has to look."""
+    database = await fresh_database("empty")
+    conn = await asyncpg.connect(**database.dsn)
+    await migrate.apply(conn, [folder_of(tmp_path / "old", m0001_one=ONE)])
+    await conn.execute("set lock_timeout = '50ms'")
+    new = folder_of(tmp_path / "new", m0001_one=ONE, m0002_wider=f"-- mainspring: no transaction\n{WIDER}")
+    async with in_use(database.dsn, "mainspring.one"):
+        with pytest.raises(MigrationBlocked, match="1 times"):
+            await migrate.apply(conn, [new])
+    await conn.close()
+
+
+@pytest.mark.slow
+async def test_an_older_server_that_takes_tables_in_another_order_costs_a_file_one_try(fresh_database):
+    """0011 alters runners, then runs; a server holds runs and asks for runners. One of the two has to let go: the file."""
+    await fresh_database("server")  # with it comes the login that serves
+    database = await fresh_database("library")
+    conn = await asyncpg.connect(**database.admin)
+    product = migrate.load("product")
+    before = replace(product, migrations=product.migrations[:10])
+    await conn.execute("drop schema mainspring cascade")
+    await roles.ensure(conn, roles.LOGIN)
+    await migrate.apply(conn, ["spine", before])
+    async with in_use(database.admin, "mainspring.runs") as server:
+        await server.execute("set deadlock_timeout = '60s'")  # so that it is the other that is told
+        applying = asyncio.create_task(migrate.apply(conn, migrate.SERVER_SETS))
+        await until_waited_for(server, "mainspring.runs")
+        assert await server.fetch("select from mainspring.runners") == []
+    assert "product/0011_runner_labels" in [str(m) for m in await applying]
+    await conn.close()
 
 
 async def test_an_open_transaction_is_refused(conn, tmp_path):

@@ -4,6 +4,9 @@ Takes a raw asyncpg connection (direct, not through a transaction-mode pooler: i
 of migration sets; leaves each file applied once and recorded with its checksum. One transaction a file: if we die
 here, the file either counts as applied or never happened, and the next run goes on. A file that begins with
 `-- mainspring: no transaction` holds one statement, may be run again after a crash, and must bear that.
+
+Servers work on meanwhile. Whoever waits for a table has everybody wait who comes after, so a file waits for none of its locks
+longer than they would bear, gives up what it holds, and is tried again.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 if TYPE_CHECKING:
     from typing import TypeAlias
-
-    import asyncpg
 
     # the one that a pool lends is as good
     Connection: TypeAlias = (
@@ -34,6 +37,29 @@ _PLACES = {SPINE: ("stores", "postgres", "migrations"), PRODUCT: ("migrations",)
 
 _LOCK = 0x6D61_696E_7370  # any constant of our own
 _POLL_SECONDS = 0.1
+LOCK_SECONDS = 2.0  # for each lock of a file; well below the 5 s that a server's statement waits behind it
+PAUSE_SECONDS = 1.0  # in which those get through that have waited behind it
+TRIES = 20
+_SET_LOCK_TIMEOUT = "select set_config('lock_timeout', $1, true)"
+_LOCK_TIMEOUT_TEXT = "set local lock_timeout = '{milliseconds}ms';\n"
+# Asked after the fact: while it waited, this connection could not ask. Whoever kept it waiting was there before that, which tells it from
+# those that come and go; since when a session of another login is there, PostgreSQL does not say.
+_HOLDERS = """
+select format('process %s (%s)', a.pid,
+              concat_ws(', ', coalesce(nullif(a.application_name, ''), a.usename), a.state,
+                        'for ' || date_trunc('second', clock_timestamp() - a.xact_start), left(a.query, 80)))
+  from pg_stat_activity a
+ where a.pid <> pg_backend_pid()
+   and (a.xact_start is null or a.xact_start < clock_timestamp() - make_interval(secs => $1))
+   and exists (select from pg_locks l
+                 join pg_class c on c.oid = l.relation and c.relnamespace = 'mainspring'::regnamespace
+                where l.pid = a.pid and l.granted and l.locktype = 'relation'
+                  and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                  and (cardinality($2::text[]) = 0 or c.relname = any($2::text[])))
+ order by a.xact_start nulls last
+ limit 3
+"""
+_TABLES = re.compile(r"\bmainspring\.(\w+)")  # that a file names; one that names none may mean any
 _NO_TRANSACTION = "-- mainspring: no transaction"
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _BOOKKEEPING = """\
@@ -65,6 +91,10 @@ select exists (select from pg_locks where locktype = 'advisory' and pid = pg_bac
 
 class MigrationRefused(Exception):
     """The files and the database do not tell the same story; nothing was changed beyond files already reported."""
+
+
+class MigrationBlocked(Exception):
+    """Others held what a file changes for as long as it was tried; nothing was changed beyond files already applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +160,10 @@ def load(name: str) -> MigrationSet:
 
 
 async def apply(conn: Connection, sets: Sequence[str | MigrationSet]) -> list[Migration]:
-    """Apply what is missing, set after set; returns what was applied now. Several callers at once wait for each other."""
+    """Apply what is missing, set after set; returns what was applied now. Several callers at once wait for each other.
+
+    Raises MigrationRefused when files and database disagree, MigrationBlocked when others hold a table for too long.
+    """
     if conn.is_in_transaction():
         raise MigrationRefused("migrations open their own transactions: give a connection outside of one")
     loaded = _loaded(sets)
@@ -161,7 +194,8 @@ def script(sets: Sequence[str | MigrationSet], *, only: Sequence[Migration] | No
             set=m.set, version=m.version, name=m.name, sha256=m.sha256
         )  # checked when read
         body = f"-- {m}\n{m.sql.rstrip()}\n"
-        parts.append(f"begin;\n{body}{record}\ncommit;\n" if m.in_transaction else f"{body}{record}\n")
+        begin = "begin;\n" + _LOCK_TIMEOUT_TEXT.format(milliseconds=round(LOCK_SECONDS * 1000))
+        parts.append(f"{begin}{body}{record}\ncommit;\n" if m.in_transaction else f"{body}{record}\n")
     return "\n".join(parts)
 
 
@@ -209,11 +243,40 @@ async def _apply_one(conn: Connection, migration: Migration) -> None:
         raise MigrationRefused(
             "the session lock is not ours any more: connect directly, not through a connection pooler"
         )
-    record = (migration.set, migration.version, migration.name, migration.sha256)
-    if not migration.in_transaction:
-        await conn.execute(migration.sql)
-        await conn.execute(_RECORD, *record)
-        return
+    # once only where it may have left something behind; and nobody waits behind a concurrent index
+    tries = TRIES if migration.in_transaction else 1
+    for n in range(tries):
+        if n:
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            await (_run_in_transaction if migration.in_transaction else _run_alone)(conn, migration)
+            return
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            blocked = error
+    raise MigrationBlocked(await _told(conn, migration, tries, blocked)) from blocked
+
+
+async def _run_in_transaction(conn: Connection, migration: Migration) -> None:
     async with conn.transaction():
+        await conn.fetchval(_SET_LOCK_TIMEOUT, f"{round(LOCK_SECONDS * 1000)}ms")
         await conn.execute(migration.sql)
-        await conn.execute(_RECORD, *record)
+        await _record(conn, migration)
+
+
+async def _run_alone(conn: Connection, migration: Migration) -> None:
+    await conn.execute(migration.sql)
+    await _record(conn, migration)
+
+
+async def _record(conn: Connection, migration: Migration) -> None:
+    await conn.execute(_RECORD, migration.set, migration.version, migration.name, migration.sha256)
+
+
+async def _told(conn: Connection, migration: Migration, tries: int, error: Exception) -> str:
+    """Return what to say of a file that others kept from being applied, and who they are."""
+    holders = await conn.fetch(_HOLDERS, LOCK_SECONDS, sorted(set(_TABLES.findall(migration.sql))))
+    held = "; ".join(row[0] for row in holders) or "no session that is there now"
+    return (
+        f"{migration} is not applied: its tables are in use, and it has tried for them {tries} times ({error}). "
+        f"They are held by: {held}. Let that end, then migrate again: it goes on with this file"
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring import migrate, roles
 from mainspring.cli import database
-from mainspring.cli.exits import CliError
+from mainspring.cli.exits import CliError, ExitCode
 
 
 @pytest.fixture
@@ -82,3 +82,22 @@ async def test_a_database_that_does_not_answer_is_named_without_its_password():
 )
 def test_another_login_keeps_the_rest_of_the_address(url, expected):
     assert database.with_login(url, "u", "p/") == expected
+
+
+async def test_a_schema_in_use_is_said_to_be_and_by_whom(fresh_database, monkeypatch):
+    monkeypatch.setattr(migrate, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(migrate, "TRIES", 1)
+    made = await fresh_database("server")
+    admin = await asyncpg.connect(**made.admin)
+    last = migrate.load("product").migrations[-1]
+    await admin.execute(
+        'delete from mainspring.schema_migrations where "set" = $1 and version = $2', last.set, last.version
+    )
+    async with admin.transaction():
+        await admin.execute("lock mainspring.firings in access share mode")
+        with pytest.raises(
+            CliError, match=f"{last} is not applied.*process {admin.get_server_pid()}"
+        ) as blocked:
+            await database.prepare(made.admin_url, login=made.dsn["user"])
+    assert blocked.value.code == ExitCode.TRY_AGAIN
+    await admin.close()

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainspring.cli.exits import CliError
+from mainspring.cli.exits import CliError, ExitCode
 
 if TYPE_CHECKING:
     import asyncpg
@@ -78,6 +78,8 @@ async def prepare(url: str, *, login: str | None = None) -> Prepared:
             ) from refused
         except (roles.RolesError, migrate.MigrationRefused) as refused:
             raise CliError(str(refused)) from refused
+        except migrate.MigrationBlocked as blocked:
+            raise CliError(str(blocked), code=ExitCode.TRY_AGAIN) from blocked
         version = await conn.fetchval("show server_version")
         return Prepared(version=version.split()[0], login=serving, applied=tuple(str(m) for m in applied))
 
