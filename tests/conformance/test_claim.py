@@ -348,7 +348,7 @@ async def test_a_lagging_tenant_is_due_until_it_is_drained(hands: Hands):
     assert await due(hands) == (True, False, False)
     async with hands.store.system("test") as tx:
         [cursor] = await hands.store.lock_lagging(tx, after=None, limit=1, engine_version=1)
-        await hands.store.advance(tx, [(cursor, 1)])
+        await hands.store.advance(tx, [(cursor, 1)], engine_version=1)
     assert await due(hands) == (False, False, False)
 
 

@@ -69,13 +69,14 @@ def test_an_event_is_never_taken_twice():
 def test_a_round_stops_at_its_limit_between_two_events():
     events = [event(ONE, n) for n in range(1, 5)]
     judged = {0: owes(OWED_MAX // 2), 1: owes(OWED_MAX // 2), 2: owes(1)}
-    assert within_limit(events, judged) == events[:2]
-    assert within_limit(events, {3: owes(OWED_MAX)}) == events
+    assert within_limit(events, [judged]) == events[:2]
+    assert within_limit(events, [{0: owes(OWED_MAX // 2)}, judged]) == events[:1]
+    assert within_limit(events, [{3: owes(OWED_MAX)}]) == events
 
 
 def test_one_event_alone_may_owe_more_than_a_round():
     events = [event(ONE, 1), event(ONE, 2)]
-    assert within_limit(events, {0: owes(OWED_MAX + 1), 1: owes(1)}) == events[:1]
+    assert within_limit(events, [{0: owes(OWED_MAX + 1), 1: owes(1)}]) == events[:1]
 
 
 def test_a_cursor_goes_to_the_last_event_that_was_taken():

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from mainspring.ids import new_id
+from mainspring.spine import drain
 from mainspring.spine.drain import ENGINE_VERSION, Drain
 from mainspring.spine.effects import (
     CRASHES_ALONE,
@@ -200,6 +201,28 @@ async def test_an_engine_older_than_the_rows_executes_but_does_not_drain(shop: S
     assert await shop.run() == Ran(drained=0, executed=1)
     newer: Drain[Any] = Drain(shop.hands.store, [], engine_version=ENGINE_VERSION + 1)
     assert (await newer.run_once()).events == 1
+
+
+async def test_a_round_that_slept_through_a_migration_leaves_no_trace(shop: Shop):
+    """A process may be frozen behind its first statement: what it has read by then may be of a kind that it does not know."""
+
+    class Frozen:
+        name, kinds = "frozen", None
+
+        async def load(self, _tx: Any, _events: Any) -> None:
+            await shop.hands.subject.set_engine_version(ENGINE_VERSION + 1)
+
+        def judge(self, _event: Event, _context: Any) -> Verdict:
+            return NotOwed("nothing")
+
+    shop.spine.register_obligation(Frozen())
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "42")
+    with pytest.raises(Transient, match="engine version"):
+        await shop.spine.drain.run_once()
+    assert await shop.hands.rows(tenant) == []
+    assert len(await shop.hands.lagging(version=ENGINE_VERSION + 1)) == 1
+    assert (await shop.spine.drain.run_once()).events == 0
 
 
 async def test_on_a_users_own_connection_his_change_and_ours_commit_together(shop: Shop):
@@ -557,6 +580,64 @@ async def test_an_obligation_that_breaks_on_every_event_does_not_break_on_the_ne
         await shop.hands.store.make_due(tx, [(tenant, row.id) for row in letters])
     await shop.run()
     assert {row.state.value for row in await shop.hands.rows(tenant, kind="event")} == {"done"}
+
+
+async def test_an_engine_older_than_the_rows_leaves_what_is_to_be_asked_again_to_a_newer_one(shop: Shop):
+    """It would judge the event by what it knows: a word that it does not know fails for good, one that has changed is silently lost."""
+    judge = Judge({"42"}, Broken("an unknown word"))
+    shop.spine.owes("order.paid", name="stamps")(judge)
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "42")
+    await shop.spine.drain.run_once()
+    await shop.hands.subject.set_engine_version(ENGINE_VERSION + 1)
+    for _ in range(20):  # more often than it has attempts
+        await shop.run()
+        await shop.hands.age(30)
+    row = await shop.row(tenant, "1#stamps", "event")
+    assert (row.state, row.attempts) == (EffectState.PENDING, 0)
+    assert row.deferrals > 12
+    # a newer one takes it
+    judge.breaks_on.clear()
+    await shop.hands.subject.set_engine_version(ENGINE_VERSION)
+    await shop.run()
+    assert (await shop.row(tenant, "1#stamps", "event")).state == EffectState.DONE
+    assert [row.key for row in await shop.hands.rows(tenant, kind="stamp")] == ["42"]
+
+
+async def test_what_is_owed_when_asked_again_may_be_owed_already_and_is_then_left_as_it_is(shop: Shop):
+    judge = Judge({"42"}, Broken("a defect"))
+    shop.spine.owes("order.paid", name="stamps")(judge)
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "42")
+    await shop.spine.drain.run_once()
+    judge.breaks_on.clear()
+    [standing] = await shop.hands.owe(tenant, NewEffect("stamp", key="42", payload={"by": "hand"}))
+    await shop.run()
+    assert (await shop.row(tenant, "1#stamps", "event")).state == EffectState.DONE
+    [row] = await shop.hands.rows(tenant, kind="stamp")
+    assert (row.id, row.payload) == (standing.id, {"by": "hand"})
+
+
+async def test_beside_poison_a_round_owes_no_more_than_any_other(shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    """Without a limit, one broken obligation would have the others' rows of a whole round inserted in one statement."""
+    monkeypatch.setattr(drain, "OWED_MAX", 10)
+
+    @shop.spine.owes("order.paid", name="many")
+    def many(event: Event) -> Verdict:
+        return Owes(*(NewEffect("stamp", key=f"{event.subject}.{n}") for n in range(4)))
+
+    shop.spine.owes("order.paid", name="broken")(Judge({"1", "7"}, Broken("a defect")))
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, *"0123456789")
+    rounds = []
+    async with asyncio.timeout(STUCK):
+        while (drained := await shop.spine.drain.run_once()).events:
+            rounds.append((drained.events, drained.owed))
+    # of each event a mail, four stamps, and one stamp or the row that asks again
+    assert rounds == [(1, 6)] * 10
+    assert {row.key for row in await shop.hands.rows(tenant, kind="event")} == {"2#broken", "8#broken"}
+    assert len(await shop.hands.rows(tenant, kind="stamp", limit=100)) == 48
+    assert len(await shop.hands.rows(tenant, kind="mail")) == 10
 
 
 async def test_an_outage_inside_an_obligation_aborts_the_round_and_poisons_nothing(shop: Shop):

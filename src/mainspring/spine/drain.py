@@ -8,14 +8,23 @@ whose log has grown, and that one is looked at; all of them are when the floor t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 from uuid import UUID
 
 from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
-from mainspring.spine.effects import Done, Effect, EffectKind, Failed, NewEffect, Outcome, check_executed
+from mainspring.spine.effects import (
+    Deferred,
+    Done,
+    Effect,
+    EffectKind,
+    Failed,
+    NewEffect,
+    Outcome,
+    check_executed,
+)
 from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
 from mainspring.spine.events import Event
 from mainspring.spine.executors import Transactional
@@ -36,8 +45,10 @@ EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
 # In the payload of a row whose death no event tells: an obligation that breaks on every event would break on that one, too, and on
 # the next, for ever.
 UNTOLD = "untold"
+_LEFT_SECONDS = 5.0  # until a newer process may have taken what this one might misjudge
 
 Owed = list[tuple[UUID, NewEffect]]
+Numbered = tuple[int, Event]  # an event, and its place in the round
 Complete = Callable[[NewEffect], NewEffect]
 
 
@@ -103,7 +114,7 @@ class Drain(Generic[H]):
             with tracing.span("drain", links=[event.traceparent for event in events], events=len(events)):
                 drained, owed = await self._owe(tx, events)
                 reach(FaultPoint.DRAIN_AFTER_INSERT)
-                await self._store.advance(tx, moves(cursors, drained))
+                await self._store.advance(tx, moves(cursors, drained), engine_version=self._engine_version)
             reach(FaultPoint.DRAIN_BEFORE_COMMIT)
         reach(FaultPoint.DRAIN_AFTER_COMMIT)
         if called is None:
@@ -129,63 +140,95 @@ class Drain(Generic[H]):
         """Owe what the events owe; return the events that were taken and how many effects are new."""
         try:
             async with self._store.savepoint(tx):
-                judged: dict[int, Owed] = {}
-                for obligation in self._obligations:
-                    await self._judge(tx, obligation, events, judged)
+                judged = [
+                    await self._judge(tx, obligation, list(enumerate(events)))
+                    for obligation in self._obligations
+                ]
                 taken = within_limit(events, judged)
-                owed = [effect for n in range(len(taken)) for effect in judged.get(n, ())]
-                return taken, await self._insert(tx, owed)
+                return taken, await self._insert(tx, _owed_at(range(len(taken)), judged))
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - counted when it is pinned to its event, below
             log.warning("drain: looking for the event behind %s: %s", type(error).__name__, error)
+        return await self._owe_around_poison(tx, events)
+
+    async def _owe_around_poison(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
+        """The same, where some event breaks some obligation: that one is to be asked again, and the others' rows stand."""
+        judged = [await self._judge_apart(tx, obligation, events) for obligation in self._obligations]
+        taken = within_limit(events, [owed for owed, _ in judged])
         new = 0
-        for obligation in self._obligations:
-            new += await self._isolate(tx, obligation, events)
-        return events, new
+        for obligation, (owed, broken) in zip(self._obligations, judged, strict=True):
+            new += await self._insert_apart(tx, obligation, taken, owed, broken)
+        return taken, new
 
-    async def _judge(
-        self, tx: H, obligation: Obligation[H], events: Sequence[Event], judged: dict[int, Owed]
-    ) -> None:
-        mine = [(n, event) for n, event in enumerate(events) if looks_at(obligation, event)]
+    async def _judge(self, tx: H, obligation: Obligation[H], events: Sequence[Numbered]) -> dict[int, Owed]:
+        mine = [(n, event) for n, event in events if looks_at(obligation, event)]
         if not mine:
-            return
+            return {}
         context = await obligation.load(tx, [event for _, event in mine])
-        for n, event in mine:
-            owed = owed_by(obligation, event, obligation.judge(event, context))
-            judged.setdefault(n, []).extend((event.tenant_id, effect) for effect in owed)
+        return {
+            n: [
+                (event.tenant_id, effect)
+                for effect in owed_by(obligation, event, obligation.judge(event, context))
+            ]
+            for n, event in mine
+        }
 
-    async def _isolate(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> int:
-        """Owe what one obligation makes of these events; halve them until the one that breaks it stands alone."""
+    async def _judge_apart(
+        self, tx: H, obligation: Obligation[H], events: Sequence[Event]
+    ) -> tuple[dict[int, Owed], dict[int, Exception]]:
+        """Return what one obligation makes of these events, and what was raised about which; those are to be asked about again."""
+        owed: dict[int, Owed] = {}
+
+        async def judge(some: Sequence[Numbered]) -> None:
+            owed.update(await self._judge(tx, obligation, some))
+
+        broken = await self._apart(tx, list(enumerate(events)), judge)
+        for n in broken:
+            owed[n] = [(events[n].tenant_id, to_be_asked_again(obligation.name, events[n]))]
+        return owed, broken
+
+    async def _insert_apart(
+        self,
+        tx: H,
+        obligation: Obligation[H],
+        events: Sequence[Event],
+        owed: Mapping[int, Owed],
+        broken: Mapping[int, Exception],
+    ) -> int:
+        """Insert what one obligation owes for these events; what the store refuses has broken it, too."""
+        new = 0
+
+        async def insert(some: Sequence[Numbered]) -> None:
+            nonlocal new
+            new += await self._insert(tx, _owed_at((n for n, _ in some), [owed]))
+
+        refused = await self._apart(tx, list(enumerate(events)), insert)
+        again = [(events[n].tenant_id, to_be_asked_again(obligation.name, events[n])) for n in refused]
+        new += await self._insert(tx, again)
+        for n, event in enumerate(events):
+            if (error := refused.get(n) or broken.get(n)) is not None:
+                _say_poisoned(obligation.name, event, error)
+        return new
+
+    async def _apart(
+        self, tx: H, events: Sequence[Numbered], do: Callable[[Sequence[Numbered]], Awaitable[None]]
+    ) -> dict[int, Exception]:
+        """Do it for these events; halve them until what breaks it stands alone, and return what was raised there."""
         if not events:
-            return 0
+            return {}
         try:
             async with self._store.savepoint(tx):
-                judged: dict[int, Owed] = {}
-                await self._judge(tx, obligation, events, judged)
-                return await self._insert(tx, [effect for n in sorted(judged) for effect in judged[n]])
+                await do(events)
+            return {}
         except (Transient, OutcomeUnknown):
             raise
-        except Exception as error:  # noqa: BLE001 - counted in _poison
+        except Exception as error:  # noqa: BLE001 - counted in _say_poisoned
             if len(events) == 1:
-                return await self._poison(tx, obligation, events[0], error)
+                return {events[0][0]: error}
         half = len(events) // 2
-        return await self._isolate(tx, obligation, events[:half]) + await self._isolate(
-            tx, obligation, events[half:]
-        )
-
-    async def _poison(self, tx: H, obligation: Obligation[H], event: Event, error: Exception) -> int:
-        telemetry.drain_poisoned.labels(obligation.name).inc()
-        log.error(
-            "drain: %s cannot judge event %d: %s: %s", obligation.name, event.seq, type(error).__name__, error
-        )
-        asked_again = NewEffect(
-            EVENT_KIND.name,
-            key=f"{event.seq}#{obligation.name}",
-            event_seq=event.seq,
-            payload={"obligation": obligation.name} | ({UNTOLD: True} if _is_of_poison(event) else {}),
-        )
-        return await self._insert(tx, [(event.tenant_id, asked_again)])
+        first = await self._apart(tx, events[:half], do)
+        return first | await self._apart(tx, events[half:], do)
 
     async def _insert(self, tx: H, owed: Owed) -> int:
         if not owed:
@@ -194,6 +237,25 @@ class Drain(Generic[H]):
         return await self._store.owe_drained(
             tx, sorted(whole, key=lambda row: (row[0], row[1].kind, row[1].key))
         )
+
+
+def _owed_at(places: Iterable[int], judged: Sequence[Mapping[int, Owed]]) -> Owed:
+    return [effect for n in places for verdicts in judged for effect in verdicts.get(n, ())]
+
+
+def _say_poisoned(obligation: str, event: Event, error: Exception) -> None:
+    telemetry.drain_poisoned.labels(obligation).inc()
+    log.error("drain: %s cannot judge event %d: %s: %s", obligation, event.seq, type(error).__name__, error)
+
+
+def to_be_asked_again(obligation: str, event: Event) -> NewEffect:
+    """Return what an event owes that breaks an obligation: that this one is asked again about that one."""
+    return NewEffect(
+        EVENT_KIND.name,
+        key=f"{event.seq}#{obligation}",
+        event_seq=event.seq,
+        payload={"obligation": obligation} | ({UNTOLD: True} if _is_of_poison(event) else {}),
+    )
 
 
 def _is_of_poison(event: Event) -> bool:
@@ -241,11 +303,11 @@ def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event
     return kept
 
 
-def within_limit(events: Sequence[Event], judged: dict[int, Owed]) -> Sequence[Event]:
+def within_limit(events: Sequence[Event], judged: Sequence[Mapping[int, Owed]]) -> Sequence[Event]:
     """Return the longest prefix that owes at most OWED_MAX rows; one event alone may owe more."""
     owed = 0
     for n in range(len(events)):
-        owed += len(judged.get(n, ()))
+        owed += sum(len(verdicts.get(n, ())) for verdicts in judged)
         if owed > OWED_MAX and n > 0:
             return events[:n]
     return events
@@ -260,11 +322,24 @@ def moves(cursors: Sequence[Cursor], drained: Iterable[Event]) -> list[tuple[Cur
 
 
 def ask_again(
-    store: Store[H], obligations: Sequence[Obligation[H]], *, complete: Complete
+    store: Store[H],
+    obligations: Sequence[Obligation[H]],
+    *,
+    complete: Complete,
+    engine_version: int = ENGINE_VERSION,
 ) -> Transactional[H]:
-    """Make the executor of kind `event`: it asks one obligation about one event again, and fails for good when that fails."""
+    """Make the executor of kind `event`: it asks one obligation about one event again, and fails for good when that fails.
+
+    Like the drain, it judges nothing for a schema that asks for a newer one: that is left to the newer.
+    """
 
     async def run(effect: Effect, tx: Transaction[H]) -> Outcome:
+        asked_for = await store.required_engine_version(tx.handle)
+        if asked_for > engine_version:
+            reason = (
+                f"left to a newer server: the engine version is {asked_for}, and this one's {engine_version}"
+            )
+            return Deferred(reason, after_seconds=_LEFT_SECONDS)
         name = effect.payload["obligation"]
         obligation = next((known for known in obligations if known.name == name), None)
         if obligation is None or effect.event_seq is None:
@@ -277,7 +352,8 @@ def ask_again(
             context = await obligation.load(tx.handle, [event])
             owed = owed_by(obligation, event, obligation.judge(event, context))
             if owed:
-                await store.owe_drained(tx.handle, [(event.tenant_id, complete(effect)) for effect in owed])
+                new = await store.owe_absent(tx.handle, [(tx.tenant, complete(effect)) for effect in owed])
+                tx.owed_again(new)
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - becomes the row's outcome

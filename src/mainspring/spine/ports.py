@@ -187,8 +187,16 @@ class Cursors(Protocol[H_contra]):
     ) -> list[Event]:
         """Return the next events of the locked cursors, whole prefixes by tenant, in (tenant, seq) order."""
 
-    async def advance(self, tx: H_contra, moves: Sequence[tuple[Cursor, int]]) -> None:
-        """Move each locked cursor to its new position; raise when one has moved meanwhile."""
+    async def advance(
+        self, tx: H_contra, moves: Sequence[tuple[Cursor, int]], *, engine_version: int
+    ) -> None:
+        """Move each locked cursor to its new position; raise when one has moved meanwhile.
+
+        Raises Transient when the schema has come to ask for a newer engine since the cursors were locked.
+        """
+
+    async def required_engine_version(self, tx: H_contra) -> int:
+        """Return which engine version the schema asks for: an older one judges no event."""
 
     async def skip_hole(self, tx: H_contra, tenant: UUID) -> tuple[int, int] | None:
         """Move a cursor that stands before a hole in its log to behind it; return the first and last seq that are missing.
@@ -224,6 +232,9 @@ class Outbox(Protocol[H_contra]):
 
     async def make_due(self, tx: H_contra, owed: Sequence[tuple[UUID, UUID]]) -> None:
         """Let claims find these (tenant, effect) rows; among a transaction's last statements, since drains wait for it."""
+
+    async def owe_absent(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> list[UUID]:
+        """Insert those that no row stands for yet, whatever that row says; return their ids. `make_due` comes before the commit."""
 
     async def owe_drained(self, tx: H_contra, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert, in (tenant, kind, key) order, those that no row stands for yet, and make them due; return how many."""

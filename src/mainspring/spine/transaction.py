@@ -62,7 +62,7 @@ class Transaction(Generic[H]):
         return owed
 
     def owed_again(self, effects: Iterable[UUID]) -> None:
-        """Note effects that this transaction has returned to pending: they are made due when it ends, like those it owes."""
+        """Note effects that this transaction has returned to pending, or inserted itself: they are made due when it ends, like those it owes."""
         self._owed += [(self.tenant, effect) for effect in effects]
 
     async def write_events(self) -> None:

@@ -9,7 +9,7 @@ from itertools import count, islice, takewhile
 from uuid import UUID
 
 from mainspring import telemetry
-from mainspring.spine.errors import LogBroken, Misuse
+from mainspring.spine.errors import LogBroken, Misuse, Transient
 from mainspring.spine.events import Event, NewEvent
 from mainspring.spine.ports import Cursor
 from mainspring.stores.memory import values
@@ -135,13 +135,24 @@ class MemoryLog:
             found = (event for c in cursors for event in _behind(tx, c.tenant_id, c.position, per_tenant))
             return list(islice(found, limit))
 
-    async def advance(self, tx: MemoryTransaction, moves: Sequence[tuple[Cursor, int]]) -> None:
+    async def advance(
+        self, tx: MemoryTransaction, moves: Sequence[tuple[Cursor, int]], *, engine_version: int
+    ) -> None:
         """Move each locked cursor to its new position; raise LogBroken when one has moved meanwhile."""
         with tx.statement():
+            if self.engine_version > engine_version:
+                raise Transient(
+                    f"the rows ask for engine version {self.engine_version} by now, and this is {engine_version}"
+                )
             for cursor, position in moves:
                 if tx.tables.cursors.get(cursor.tenant_id) != cursor.position:
                     raise LogBroken(f"the cursor of tenant {cursor.tenant_id} moved while it was locked")
                 tx.tables.cursors.put(cursor.tenant_id, position)
+
+    async def required_engine_version(self, tx: MemoryTransaction) -> int:
+        """Return which engine version the rows ask for."""
+        with tx.statement():
+            return self.engine_version
 
     async def skip_hole(self, tx: MemoryTransaction, tenant: UUID) -> tuple[int, int] | None:
         """Move a cursor that stands before a hole in its log to behind it."""

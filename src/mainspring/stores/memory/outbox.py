@@ -78,6 +78,15 @@ class MemoryOutbox:
     async def make_due(self, tx: MemoryTransaction, owed: Sequence[tuple[UUID, UUID]]) -> None:
         """Claims look at the rows themselves here."""
 
+    async def owe_absent(
+        self, tx: MemoryTransaction, effects: Sequence[tuple[UUID, NewEffect]]
+    ) -> list[UUID]:
+        """Insert those that no row stands for yet; return their ids."""
+        with tx.statement() as now:
+            answers = [_owe(tx.tables, tenant, effect, now) for tenant, effect in effects]
+        _count_owed(effects, answers)
+        return [answer.id for answer in answers if isinstance(answer, Owed)]
+
     async def owe_drained(self, tx: MemoryTransaction, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert those that no row stands for yet; return how many."""
         with tx.statement() as now:

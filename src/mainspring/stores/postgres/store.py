@@ -23,7 +23,7 @@ from mainspring.spine.effects import (
     Owed,
     Settlement,
 )
-from mainspring.spine.errors import LogBroken, Misuse
+from mainspring.spine.errors import LogBroken, Misuse, Transient
 from mainspring.spine.events import Event, NewEvent
 from mainspring.spine.ports import Claimed, ClaimRequest, Cursor, Due, Settled
 from mainspring.sql import Queries
@@ -131,16 +131,25 @@ class PostgresStore(PostgresBreakers):
         )
         return [rows.event_of(row) for row in found]
 
-    async def advance(self, tx: Scope, moves: Sequence[tuple[Cursor, int]]) -> None:
+    async def advance(self, tx: Scope, moves: Sequence[tuple[Cursor, int]], *, engine_version: int) -> None:
         """Move each locked cursor to its new position."""
         moved = await tx.execute(
             SQL["advance"],
             [cursor.tenant_id for cursor, _ in moves],
             [cursor.position for cursor, _ in moves],
             [position for _, position in moves],
+            engine_version,
         )
         if moved != len(moves):
+            if (asked_for := await self.required_engine_version(tx)) > engine_version:
+                raise Transient(
+                    f"the schema asks for engine version {asked_for} by now, and this is {engine_version}"
+                )
             raise LogBroken(f"{len(moves) - moved} cursors moved while they were locked")
+
+    async def required_engine_version(self, tx: Scope) -> int:
+        """Return which engine version the schema asks for."""
+        return int(await tx.fetchval(SQL["required_engine_version"]))
 
     async def skip_hole(self, tx: Scope, tenant: UUID) -> tuple[int, int] | None:
         """Move a cursor that stands before a hole in its log to behind it."""
@@ -152,10 +161,7 @@ class PostgresStore(PostgresBreakers):
     async def owe(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> list[Owed | AlreadyOwed]:
         """Insert the effects that no row stands for yet; raise Misuse for another payload under the same key."""
         ids = [new_id() for _ in effects]
-        inserted = {
-            row["id"] for row in await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids), _LATER)
-        }
-        self._count_owed(effect for (_, effect), id_ in zip(effects, ids, strict=True) if id_ in inserted)
+        inserted = {row["id"] for row in await self._insert(tx, effects, ids, due=_LATER)}
         if len(inserted) == len(effects):
             return [Owed(id_) for id_ in ids]
         standing = await self._standing(tx, effects)
@@ -188,18 +194,23 @@ class PostgresStore(PostgresBreakers):
         """Let claims find what was owed; they look nowhere else."""
         await tx.execute(SQL["make_due"], [tenant for tenant, _ in owed], [effect for _, effect in owed])
 
+    async def owe_absent(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> list[UUID]:
+        """Insert those that no row stands for yet; return their ids."""
+        inserted = await self._insert(tx, effects, [new_id() for _ in effects], due=_LATER)
+        return [row["id"] for row in inserted]
+
     async def owe_drained(self, tx: Scope, effects: Sequence[tuple[UUID, NewEffect]]) -> int:
         """Insert those that no row stands for yet; return how many."""
-        ids = [new_id() for _ in effects]
-        inserted = await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids), _NOW)
-        for kind, n in Counter(row["kind"] for row in inserted).items():
-            telemetry.effects_owed_inserted.labels(kind).inc(n)
-        return len(inserted)
+        return len(await self._insert(tx, effects, [new_id() for _ in effects], due=_NOW))
 
     @staticmethod
-    def _count_owed(effects: Any) -> None:
-        for kind, n in Counter(effect.kind for effect in effects).items():
+    async def _insert(
+        tx: Scope, effects: Sequence[tuple[UUID, NewEffect]], ids: Sequence[UUID], *, due: bool
+    ) -> Sequence[Any]:
+        inserted = await tx.fetch(SQL["owe"], *rows.effect_columns(effects, ids), due)
+        for kind, n in Counter(row["kind"] for row in inserted).items():
             telemetry.effects_owed_inserted.labels(kind).inc(n)
+        return inserted
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         """Claim due effects, fairly over tenants, and those whose lease has run out."""

@@ -88,10 +88,15 @@ order by u.n, e.seq
 limit $4;
 
 -- name: advance
+-- The engine version is looked at again: whoever was frozen since the cursors were locked has read events that it might not know.
 update mainspring.cursors c
 set position = u.target
 from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as u (tenant_id, position, target)
-where c.tenant_id = u.tenant_id and c.name = 'effects' and c.position = u.position;
+where c.tenant_id = u.tenant_id and c.name = 'effects' and c.position = u.position
+  and (select engine_version from mainspring.engine) <= $4;
+
+-- name: required_engine_version
+select engine_version from mainspring.engine;
 
 -- name: skip_hole
 -- A log is written in the order of its commits: whoever sees a later event sees all that ever stood before it. So a snapshot that is
