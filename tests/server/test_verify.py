@@ -439,6 +439,34 @@ async def test_an_event_that_no_judge_can_read_any_more_is_found(history, corrup
     assert any("cannot be judged by dispatch (KeyError" in one for one in found["I-1"])
 
 
+class Breaks:
+    """An obligation with a defect: it can judge no event, and not the news of its own break either."""
+
+    name, kinds = "breaks", None
+
+    async def load(self, _scope: Any, _events: Any) -> None:
+        return None
+
+    def judge(self, _event: Any, _context: Any) -> NotOwed:
+        raise ZeroDivisionError
+
+
+@pytest.mark.slow
+async def test_what_breaks_on_the_news_of_its_own_break_is_no_finding(fresh_database):
+    database = await fresh_database("server")
+    services = await wiring.build(Settings(database_url=database.url, dev_mode=True))
+    services.spine.register_obligation(Breaks())
+    async with a_tenant(services) as world:
+        await world.post("boards", BOARD)
+        await world.settle()
+        await moved(world)
+        letters = (await world.get("effects?kind=event", limit=200))["data"]
+        assert {one["state"] for one in letters} == {"dead"}
+        assert any(one["payload"].get("untold") for one in letters)
+        assert await found_in(world) == {}
+    await services.stop()
+
+
 # each corruption, by hand, in one place -----------------------------------------------------------------------
 
 A_LAUNCH = "tenant_id = $1 and kind = 'launch' and rule_id is not null and state = 'done'"

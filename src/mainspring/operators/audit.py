@@ -16,7 +16,7 @@ from asyncpg import Record
 
 from mainspring.db import Scope
 from mainspring.operators.model import VIOLATIONS_SHOWN_MAX, Check
-from mainspring.spine.drain import EVENT_KIND, looks_at, owed_by
+from mainspring.spine.drain import EVENT_KIND, looks_at, owed_by, to_be_asked_again
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
@@ -99,9 +99,7 @@ class Audit:
                 await self._judge(scope, obligation, events[half:], wanted)
                 return
             [event] = events
-            key, why = f"{event.seq}#{obligation.name}", f"{type(error).__name__}: {error}"
-            payload = {"obligation": obligation.name}
-            again = NewEffect(EVENT_KIND.name, key=key, event_seq=event.seq, payload=payload)
+            again, why = to_be_asked_again(obligation.name, event), f"{type(error).__name__}: {error}"
             wanted[_Name(again.kind, again.key)] = _Wanted(event, obligation.name, again, broken=why)
             return
         for event, effects in verdicts:
