@@ -343,6 +343,17 @@ async def test_what_the_machine_has_is_said_at_each_claim(wire: WireServer, spoo
     assert wire.of("claim")[0].body["labels"] == ["gpu", "linux"]
 
 
+async def test_a_machine_of_no_labels_says_none_to_a_server_that_may_not_know_them(
+    runner: Runner, wire: WireServer
+) -> None:
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        return "did it"
+
+    await finish_one(runner, wire)
+    assert "labels" not in wire.of("claim")[0].body
+
+
 @pytest.mark.parametrize("labels", ["gpu", [""], ["x" * 65], ["x"] * 101])
 def test_labels_that_the_server_would_refuse_are_refused_at_once(labels: Any) -> None:
     with pytest.raises(Misdeclared, match="labels"):

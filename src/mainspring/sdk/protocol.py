@@ -107,14 +107,15 @@ async def claim(
     patience_seconds: float = FOR_EVER,
 ) -> Polled:
     """Ask for a run for one of `slots`; asked again after a lost answer, the server returns the same run."""
-    body = {
+    body: dict[str, Any] = {
         "runner": identity.name,
         "incarnation": identity.incarnation,
         "agents": list(agents),
         "slots": list(slots),
         "capacity": identity.capacity,
-        "labels": list(identity.labels),
     }
+    if identity.labels:  # a server that is older than labels refuses what it does not know
+        body["labels"] = list(identity.labels)
     answer = await client.call(
         "POST",
         "/runner/claim",
