@@ -145,14 +145,14 @@ class Services:
                 telemetry.loop_succeeded.labels(loop.name).set(loop.succeeded_seconds_ago)
 
     async def behind(self) -> dict[str, Any]:
-        """Return how far the drain is behind, over all tenants, and which migrations the schema lacks."""
+        """Return how far the drain is behind, over all tenants, and which migrations the schema lacks, or why they are refused."""
         async with self.db.system("readiness") as scope:
             schema: dict[str, Any]
             try:
                 missing = await migrate.pending(scope.conn, migrate.SERVER_SETS)
                 schema = {"missing": [str(one) for one in missing]}
             except migrate.MigrationRefused as refused:  # during a rolling upgrade the older servers serve on
-                schema = {"missing": [], "newer": str(refused)}
+                schema = {"missing": [], "refused": str(refused)}
         return {"lag": await metrics.lag(self.db), "schema": schema}
 
 
