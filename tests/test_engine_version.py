@@ -79,6 +79,7 @@ async def test_a_migrated_schema_asks_for_the_drain_of_this_release(fresh_databa
 
 async def test_an_upgrade_raises_what_it_asks_for_and_never_lowers_it(fresh_database):
     """The library's own tables know no rules: what a user's obligations make of a log is his to say."""
+    await fresh_database("server")  # with it comes the login that serves
     database = await fresh_database("library")
     conn = await asyncpg.connect(**database.admin)
     assert await version_of(conn) == 1
