@@ -319,15 +319,20 @@ def _spine_settings(settings: Settings) -> SpineSettings:
     return SpineSettings(
         slots=settings.worker_slots,
         # commands, the drain and renewals need connections while executors hold theirs
-        transactions_max=max(1, min(settings.worker_slots, settings.pool_size // 2 - 1)),
+        transactions_max=_transactions_max(settings),
         tick_seconds=settings.floor_tick_seconds,
         done_days=settings.retention_done_days,
         grace_seconds=settings.shutdown_grace_seconds,
     )
 
 
+def _transactions_max(settings: Settings) -> int:
+    return max(1, min(settings.worker_slots, settings.pool_size // 2 - 1))
+
+
 def _for_requests(settings: Settings) -> int:
-    return max(1, settings.pool_size - settings.pool_size // 4 - 1)
+    """What executors leave, but for one: claims, renewals and settles find that at least."""
+    return max(1, settings.pool_size - _transactions_max(settings) - 1)
 
 
 def _leases(settings: Settings) -> Mapping[bool, float]:

@@ -45,6 +45,9 @@ async def test_an_agents_life_from_the_command_line(cli, place):
     assert (code, json.loads(out)["paused"]) == (0, True)
     code, out, _ = await cli("agent", "resume", "coder", "--json")
     assert (code, json.loads(out)["paused"]) == (0, False)
+    code, out, _ = await cli("agent", "edit", "coder", "--slots", "3", "--json")
+    assert (code, json.loads(out)["slots"], json.loads(out)["name"]) == (0, 3, "The Coder")
+    assert (await cli("agent", "edit", "coder"))[0] == 2
     code, out, _ = await cli("agent", "list")
     assert (code, out.splitlines()[1].split()[:3]) == (0, ["coder", "The", "Coder"])
     assert (await cli("agent", "create", "coder"))[0] == 5

@@ -118,6 +118,17 @@ async def test_a_plan_changes_nothing_and_a_replay_does_what_it_said(haunted):
     assert (await haunted.get("verify"))["ok"]
 
 
+async def test_a_cause_that_no_letter_has_is_refused_and_a_letters_own_error_names_its_cause(haunted):
+    _, run = await failed(haunted)
+    for path, more in (("plan", {}), ("replay", {}), ("discard", {"reason": "over"})):
+        answer = await haunted.call("POST", f"desk/{path}", json={"cause": "none of these", **more})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert (await haunted.get("operations"))["data"] == []
+    [letter] = [one for one in (await haunted.get("desk"))["data"] if one["id"] == run["id"]]
+    planned = await haunted.post("desk/plan", {"cause": letter["error"]})
+    assert run["id"] in [one["id"] for one in planned["eligible"]]
+
+
 async def test_what_is_left_alone_is_said(haunted):
     _, run = await failed(haunted)
     nobody = str(new_id())
@@ -234,12 +245,20 @@ def test_what_is_asked_twice_is_planned_once():
         ("no card 01a22d41-b0a3-7350-9f4f-8db548c330a1", "no card …"),
         ("\n  Oops: 'x y' is not \"z\"\nTraceback", "Oops: … is not …"),
         ("added a bad face", "added a bad face"),
+        ("disk /dev/sd8a2f is full", "disk /dev/… is full"),
+        ("shop.example: answered 410: gone since 2024", "shop.example: answered 410: gone since …"),
+        ("no file x-17 (exit 3)", "no file x-… (exit 3)"),
+        ("HTTP/1.1 502 from node 7", "HTTP/1.1 502 from node …"),
+        ("ended by signal 9", "ended by signal 9"),
+        ("code 123456", "code …"),
         (None, "exhausted"),
         ("", "exhausted"),
     ],
 )
 def test_a_cause_is_what_failures_have_in_common(error, cause):
-    assert cause_of("exhausted", error) == cause.replace("……", "….…")
+    found = cause_of("exhausted", error)
+    assert found == cause.replace("……", "….…")
+    assert cause_of(None, found) == found, "a group's name names it"
 
 
 def test_heaps_of_one_cause_are_one_group():

@@ -74,7 +74,7 @@ AMISS = {
         (symptoms.runners([], []), "ok"),
         (symptoms.runners([{"name": "laptop", "silent_seconds": 99, "held": 0}], []), "ok"),
         (symptoms.runners([{"name": "laptop", "silent_seconds": 99, "held": 1}], []), "warning"),
-        (symptoms.runners([], [{"handle": "echo", "labels": [], "queued": 2, "oldest_seconds": 5}]), "warning"),
+        (symptoms.runners([], [{"handle": "echo", "paused": False, "labels": [], "queued": 2, "oldest_seconds": 5}]), "warning"),
     ],
     "targets": [
         (symptoms.targets([]), "ok"),

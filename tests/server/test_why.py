@@ -141,6 +141,8 @@ async def test_the_agent_is_paused_or_no_runner_came(board: World) -> None:
     assert "is waiting for a runner" in await story(board, card)
     await board.post("agents/echo/pause")
     assert "is waiting: echo is paused" in await story(board, card)
+    [finding] = [one for one in (await board.get("doctor"))["findings"] if one["check"] == "runners"]
+    assert "1 queued for echo and it is paused" in finding["said"]
 
 
 async def test_no_runner_has_what_the_launch_asks_for(board: World) -> None:

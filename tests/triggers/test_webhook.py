@@ -128,7 +128,8 @@ async def test_what_it_answers_decides(
     [row] = await rows(house)
     assert (row.state.value, row.outcome, row.attempts) == came_to
     assert row.error is not None
-    assert row.error.startswith(f"answered {status}")
+    named = "" if row.outcome == "deferred" else f"{row.target}: "
+    assert row.error.startswith(f"{named}answered {status}")
     assert len(hook.received) == 1
 
 

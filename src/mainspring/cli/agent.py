@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
-from mainspring.cli.exits import ExitCode
+from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.output import Json, Limit, emit, emit_rows, table
 
 app = App(name="agent", help="Agents that rules launch.")
@@ -46,6 +46,25 @@ def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json =
 def show(agent: _Agent, *, json: Json = False) -> int:
     """Show an agent with its live runs, and what they wait for."""
     emit(Client.here().get(_path(agent)), json, _whole)
+    return ExitCode.OK
+
+
+@app.command
+def edit(agent: _Agent, *, name: str | None = None, slots: int | None = None, json: Json = False) -> int:
+    """Change an agent.
+
+    Parameters
+    ----------
+    name
+        What people see.
+    slots
+        How many of its runs may be held by runners at once.
+    """
+    given = {"name": name, "slots": slots}
+    changed = {field: value for field, value in given.items() if value is not None}
+    if not changed:
+        raise CliError("say what to change: --name, --slots", code=ExitCode.USAGE)
+    emit(Client.here().patch(_path(agent), changed), json, _line)
     return ExitCode.OK
 
 

@@ -54,7 +54,7 @@ def list_(
     """List dead letters, the latest first; or by cause, the most frequent first."""
     if group_by is not None:
         rows = Client.here().pages("desk", group_by=group_by, kind=kind)
-        emit_rows(rows, ("count", "kinds", "cause", "oldest", "newest"), json)
+        emit_rows(rows, ("count", "kinds", "oldest", "newest", "cause"), json, whole="cause")
     else:
         rows = Client.here().pages("desk", kind=kind, limit=limit)
         emit_rows(rows, ("id", "kind", "subject", "cause", "attempts", "since"), json)

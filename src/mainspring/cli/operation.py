@@ -62,6 +62,10 @@ def finish(client: Client, operation: Mapping[str, Any], *, wait: bool, as_json:
             say(f"it goes on by itself: mainspring operation watch|stop {operation['id']}")
             raise
     emit(operation, as_json, _ended)
+    if operation["state"] == "stopped":
+        raise CliError(
+            f"it was stopped by {operation['ended_by']}; the rest lies on the desk", code=ExitCode.CONFLICT
+        )
     if operation["state"] == "stuck":
         raise CliError(
             f"nothing carries it on: {operation['error']}. Mend that, then: mainspring desk replay {operation['step']}"

@@ -29,15 +29,19 @@ def emit(value: Any, as_json: bool, text: Callable[[Any], str] | None = None) ->
 
 
 def emit_rows(
-    rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str] | Sequence[str], as_json: bool
+    rows: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, str] | Sequence[str],
+    as_json: bool,
+    *,
+    whole: str = "",
 ) -> None:
-    """Print many things: one JSON object a line, or a table of the named columns ({heading: dotted.path})."""
+    """Print many things: one JSON object a line, or a table of the named columns ({heading: dotted.path}), the `whole` one uncut."""
     if as_json:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False), flush=True)
         return
     named = columns if isinstance(columns, Mapping) else {name: name for name in columns}
-    cells = [[_cell(_at(row, path)) for path in named.values()] for row in rows]
+    cells = [[_cell(_at(row, path), whole=path == whole) for path in named.values()] for row in rows]
     if not cells:
         say("nothing")
         return

@@ -87,6 +87,7 @@ class DeskService:
         """Return what a replay would do, in which order, and what it would leave alone and why. Changes nothing.
 
         Of what is described, at most PLANNED_MAX are listed; `total` is how many there are, null when they were not counted.
+        Raises NotFound for a cause that no letter has.
         """
         async with self._db.tenant(tenant, purpose="desk") as scope:
             total: int | None
@@ -99,6 +100,7 @@ class DeskService:
                 case Described():
                     dead, skipped = await _first(scope, tenant, asked), []
                     total = await letters.count(scope, tenant, asked)
+                    letters.refuse_unknown(asked, total)
                 case _:
                     assert_never(asked)
             effects = [letter.id for letter in dead if letter.kind != RUN]

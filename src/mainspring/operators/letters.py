@@ -13,6 +13,7 @@ from uuid import UUID
 
 from mainspring.db import Scope
 from mainspring.operators.model import RUN, Described, Heap, Letter
+from mainspring.rooms import NotFound
 from mainspring.sql import Queries
 
 SQL = Queries("mainspring.operators.sql")
@@ -114,6 +115,12 @@ async def count(scope: Scope, tenant: UUID, asked: Described) -> int | None:
     if uncounted:
         return None
     return sum(heap.count for heap in found if asked.takes(heap.outcome, heap.error))
+
+
+def refuse_unknown(asked: Described, total: int | None) -> None:
+    """Raise NotFound for a cause that no letter has: a misspelt one is not the same as an empty desk."""
+    if asked.cause is not None and total == 0:
+        raise NotFound("dead letter of the cause", f"{asked.cause!r}")
 
 
 async def whole(scope: Scope, tenant: UUID, letters: Sequence[Letter]) -> list[dict[str, Any]]:

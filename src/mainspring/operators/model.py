@@ -175,14 +175,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """All dead letters of a kind, of a cause, of both, or all there are."""
+    """All dead letters of a kind, of a cause, of both, or all there are. A letter's own error names its cause, too."""
 
     kind: str | None = None
     cause: str | None = None
 
     def takes(self, outcome: str | None, error: str | None) -> bool:
         """Tell whether a letter of the kind is meant, by what it died of."""
-        return self.cause is None or cause_of(outcome, error) == self.cause
+        return self.cause is None or cause_of(outcome, error) == cause_of(None, self.cause)
 
 
 Asked: TypeAlias = Named | Described

@@ -46,13 +46,17 @@ class OperationService:
     async def start(
         self, actor: Actor, asked: Described, decision: Decision, *, rate_per_second: float | None = None
     ) -> Operation:
-        """Begin to decide on all that is described and lies on the desk now; at most so many a second. Raises Invalid."""
+        """Begin to decide on all that is described and lies on the desk now; at most so many a second.
+
+        Raises Invalid, and NotFound for a cause that no letter has.
+        """
         check(decision)
         if rate_per_second is not None and not RATE_MIN <= rate_per_second <= RATE_MAX:
             raise Invalid(FieldError("/rate_per_second", f"{RATE_MIN} to {RATE_MAX:g}"))
         operation_id, tenant = new_id(), actor.tenant_id
         async with self._spine.open(tenant) as tx:
             total = await letters.count(tx.handle, tenant, asked)
+            letters.refuse_unknown(asked, total)
             await tx.handle.execute(
                 SQL["insert_operation"],
                 tenant,

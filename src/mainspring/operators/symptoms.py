@@ -253,10 +253,9 @@ def loops(health: Sequence[Health]) -> list[Finding]:
 
 
 def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str, Any]]) -> Finding:
-    """Say which runs wait for a runner that is not there, and which runners have gone silent."""
+    """Say which runs wait for a runner that is not there or an agent that is paused, and which runners have gone silent."""
     said = [
-        f"{one['queued']} queued for {one['handle']} and no runner{having(one['labels'])}, "
-        f"oldest {span(one['oldest_seconds'])}"
+        f"{one['queued']} queued for {one['handle']} and {_lacks(one)}, oldest {span(one['oldest_seconds'])}"
         for one in unserved
     ]
     said += [
@@ -266,9 +265,15 @@ def runners(silent: Sequence[Mapping[str, Any]], unserved: Sequence[Mapping[str,
     ]  # fmt: skip
     if said:
         return warning(
-            "runners", "; ".join(said), "`mainspring runner start` on any machine; `mainspring runner list`"
+            "runners",
+            "; ".join(said),
+            "`mainspring runner start` on any machine; `mainspring runner list`; `mainspring agent resume`",
         )
     return ok("runners", "no run waits for one")
+
+
+def _lacks(unserved: Mapping[str, Any]) -> str:
+    return "it is paused" if unserved["paused"] else f"no runner{having(unserved['labels'])}"
 
 
 def rules(paused: Sequence[Mapping[str, Any]]) -> Finding:

@@ -20,10 +20,12 @@ from mainspring.spine.transaction import Transaction
 
 CAUSE_LENGTH_MAX = 160
 CAUSE_READ_MAX = 500  # how much of an error its cause is read from
-# what differs between two failures of one cause: ids, digests, numbers, and what stands in quotes
+# what differs between two failures of one cause: ids, digests, numbers, whatever word holds a digit, and what stands in quotes; but
+# not the number that says what a failure is
 _VARIABLE = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-    r"|\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b"
+    r"(?P<telling>\b(?:exit|status|code|signal|errno|answered|http(?:/\d(?:\.\d)?)?)[ :=]+\d{1,3}\b)"
+    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|\b\w*\d\w*\b"
     r"|'[^']{1,200}'|\"[^\"]{1,200}\"",
     re.IGNORECASE,
 )
@@ -32,7 +34,7 @@ _VARIABLE = re.compile(
 def cause_of(outcome: str | None, error: str | None) -> str:
     """Return what failures of one kind have in common: the error's class and text without its ids, numbers and quotes. Pure."""
     line = next((line.strip() for line in (error or "")[:CAUSE_READ_MAX].splitlines() if line.strip()), "")
-    text = " ".join(_VARIABLE.sub("…", line).split())
+    text = " ".join(_VARIABLE.sub(lambda found: found["telling"] or "…", line).split())
     return (text or outcome or "no error was given")[:CAUSE_LENGTH_MAX]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from mainspring.rooms import ServerSpine, Tx
-from mainspring.spine.effects import Deferred, Effect, EffectKind, Failed, NewEffect, Outcome
+from mainspring.spine.effects import Deferred, Effect, EffectKind, Failed, NewEffect, Outcome, Retry, Unknown
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
 from mainspring.triggers import acting, hooks, limits
@@ -64,6 +64,15 @@ class _Ready:
     now: datetime
 
 
+def _said_by(target: str | None, outcome: Outcome) -> Outcome:
+    """Return a failure with whom it is of: what one of two receivers refuses is another cause."""
+    match outcome:
+        case Failed() | Retry() | Unknown():
+            return replace(outcome, error=f"{target}: {outcome.error}")
+        case _:
+            return outcome
+
+
 class Caller:
     """Carries a `webhook` out."""
 
@@ -82,7 +91,9 @@ class Caller:
             return Deferred(f"{type(error).__name__}: {error}", after_seconds=_ASK_AGAIN_SECONDS)
         if isinstance(begun, Stop):
             return begun.outcome
-        return hooks.outcome_of(await self._outbound.post(begun.message, now=begun.now))
+        return _said_by(
+            effect.target, hooks.outcome_of(await self._outbound.post(begun.message, now=begun.now))
+        )
 
     async def _begin(self, tx: Tx, effect: Effect) -> _Ready | Stop:
         begun = await acting.begin(self._spine.store, tx, effect)

@@ -49,18 +49,18 @@ order by r.last_seen_at desc
 limit 20;
 
 -- name: unserved_agents
--- Agents with runs that could begin now, and nobody alive that may take them.
-select a.handle, u.runner_labels as labels, count(*) as queued,
+-- Agents with runs that could begin now, and are paused, or have nobody alive that may take them.
+select a.handle, g.paused, u.runner_labels as labels, count(*) as queued,
        extract(epoch from statement_timestamp() - min(u.created_at))::float8 as oldest_seconds
 from mainspring.runs u
 join mainspring.agents g on g.tenant_id = u.tenant_id and g.id = u.agent_id
 join mainspring.accounts a on a.tenant_id = u.tenant_id and a.id = u.agent_id
-where u.tenant_id = $1 and u.state = 'queued' and u.not_before <= statement_timestamp() and not g.paused
-  and not exists (
+where u.tenant_id = $1 and u.state = 'queued' and u.not_before <= statement_timestamp()
+  and (g.paused or not exists (
       select from mainspring.runners r
       where r.tenant_id = u.tenant_id and u.agent_id = any(r.agents) and not r.draining and u.runner_labels <@ r.labels
-        and r.last_seen_at >= statement_timestamp() - make_interval(secs => $2))
-group by a.handle, u.runner_labels
+        and r.last_seen_at >= statement_timestamp() - make_interval(secs => $2)))
+group by a.handle, g.paused, u.runner_labels
 order by a.handle, u.runner_labels
 limit 20;
 
