@@ -132,7 +132,7 @@ class Storm:
 @pytest.fixture
 async def served(fresh_database) -> Any:
     database = await fresh_database("server")
-    services = await wiring.build(Settings(database_url=database.url, pool_size=6))
+    services = await wiring.build(Settings(database_url=database.url, pool_size=12))
     yield services, database
     await services.stop()
 
