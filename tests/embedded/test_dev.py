@@ -210,6 +210,33 @@ def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_has_the_same
     assert "schema (up to date)" in second.said
 
 
+def test_a_frozen_server_of_a_killed_start_gives_its_port_up_to_a_later_one(start):
+    """Even if the start that would have ended it is killed while it waits."""
+    first = start()
+    first.until("stop      Ctrl-C")
+    told = first.introduction()
+    frozen = told["processes"]["server"]
+    os.kill(frozen, signal.SIGSTOP)
+    first.process.kill()
+    first.end()
+    second = start()
+    time.sleep(1)  # it waits for what the first has left behind
+    second.process.kill()
+    second.end()
+    third = start("--port", str(urlsplit(told["url"]).port))
+    third.until("stop      Ctrl-C")
+    assert third.introduction()["url"] == told["url"]
+    until_gone([frozen])
+    assert third.ctrl_c() == 0
+
+
+@pytest.mark.parametrize("port", ["70000", "0", "-1"])
+def test_what_is_no_port_is_refused_as_such(start, port):
+    dev = start("--port", port)
+    assert dev.end() == 2
+    assert "--port must be 1 to" in dev.said
+
+
 @pytest.fixture
 def folders(folder) -> Iterator[list[Path]]:
     """Two of them."""

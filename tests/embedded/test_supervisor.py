@@ -214,6 +214,8 @@ def test_a_stale_introduction_is_not_believed(state):
     assert StateFolder(state).holder() is None
     again = StateFolder(state)
     assert again.hold() == Holder(pid=4711, url="http://127.0.0.1:7701"), "his children may still be ending"
+    assert (state / "dev.json").exists(), "whoever is killed while he waits for them leaves that to the next"
+    again.unintroduce()
     assert not (state / "dev.json").exists()
     again.release()
 

@@ -90,6 +90,20 @@ async def test_of_what_is_asked_twice_the_first_is_not_forgotten(board):
         assert (await board.call("GET", several)).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["If-Match", "Idempotency-Key", "Authorization"])
+async def test_a_header_that_decides_is_given_once(board, name):
+    card = await board.post("cards", {"board": "OPS", "title": "x"})
+    values = {
+        "If-Match": ('"1"', '"999"'),
+        "Idempotency-Key": ("a", "b"),
+        "Authorization": ("Bearer x", "Bearer y"),
+    }[name]
+    headers = [*board.headers().items(), *((name, value) for value in values)]
+    answer = await board.client.patch(f"/api/v1/cards/{card['key']}", headers=headers, json={"title": "y"})
+    assert (answer.status_code, answer.json()["errors"][0]["detail"]) == (422, "is given more than once")
+    assert (await board.get(f"cards/{card['key']}"))["title"] == "x"
+
+
 async def test_a_body_over_the_limit_is_413_announced_or_not(board):
     large = json.dumps({"board": "OPS", "title": "x", "body": "y" * BODY_BYTES_MAX}).encode()
 

@@ -69,7 +69,14 @@ def test_the_labels_of_a_runner_are_read_folded() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "pointer"),
-    [("gpu", ""), (["gpu", ""], "/1"), ([7], "/0"), (["a\0b"], "/0"), ([str(n) for n in range(21)], "")],
+    [
+        ("gpu", ""),
+        (["gpu", ""], "/1"),
+        ([7], "/0"),
+        (["a\0b"], "/0"),
+        ([str(n) for n in range(21)], ""),
+        ([f"{n}".ljust(64, "\u754c") for n in range(10)], ""),
+    ],
 )
 def test_what_is_no_list_of_labels_is_refused(labels: Any, pointer: str) -> None:
     given = body(do={"launch": {"agent": "echo", "runner_labels": labels}})

@@ -213,6 +213,24 @@ async def test_queue_one_lets_the_latest_wait_and_no_other(house: House) -> None
     assert second["exclusive"]
 
 
+async def test_one_that_waits_gives_its_place_to_launches_alone(house: House) -> None:
+    """The rule does something else by now: of what it does, nothing stands for the launch that it owes."""
+    rule = await house.rule(MOVED, while_running="queue_one")
+    card = await house.card()
+    await house.move(card, "ready")
+    await house.spine.run_once()
+    await again(house, card)
+    await house.spine.run_once()  # waits
+    changed = {"do": {"promote": {"agent": "echo"}}, "options": {}}
+    await house.rules.edit(house.ana, str(rule.id), changed)
+    await again(house, card)
+    await house.spine.run_once()
+    await house.end_runs()
+    await house.later(seconds=60)
+    await house.spine.run_once()
+    assert await house.outcomes() == ["launched echo"] * 2
+
+
 async def test_one_that_has_waited_gives_its_place_to_a_later_one(house: House) -> None:
     await house.rule(MOVED, while_running="queue_one")
     card = await house.card()

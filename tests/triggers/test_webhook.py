@@ -317,6 +317,35 @@ async def test_what_was_begun_still_counts_once_when_it_is_tried_again_after_the
     assert await trim(house) == 0
 
 
+async def test_what_was_begun_is_not_dropped_for_what_began_behind_it(house: House, hook: HookServer):
+    """A target that is down for longer than the rule rests loses nothing that was begun."""
+    await rule(house, hook.url(), cooldown_seconds=3)
+    hook.answers = [plain(503, retry_after="5"), plain(204), plain(204)]
+    card = await house.card("one", board="OPS")
+    for seconds in (3.5, 2):
+        await house.move(card, "doing")
+        await house.spine.run_once()
+        await house.move(card, "inbox")
+        await house.later(seconds=seconds)
+    await house.spine.run_once()
+    assert [row.outcome for row in await rows(house)] == ["answered 204", "answered 204"]
+
+
+async def test_what_was_begun_pauses_no_rule_when_it_is_tried_again(house: House, hook: HookServer):
+    await rule(house, hook.url(), max_per_hour=2)
+    hook.answers = [plain(503, retry_after="3800"), plain(204), plain(204), plain(204)]
+    await moved(house, "a")
+    await house.spine.run_once()
+    await house.later(seconds=3_700)
+    for name in ("b", "c"):
+        await moved(house, name)
+        await house.spine.run_once()
+    await house.later(seconds=200)
+    await house.spine.run_once()
+    assert [row.outcome for row in await rows(house)] == ["answered 204"] * 3
+    assert (await house.rules.show(house.tenant, "hook")).paused is None
+
+
 async def trim(house: House) -> int:
     """Forget what may be forgotten; return how many firings are left."""
     async with house.db.system("test") as scope:

@@ -49,6 +49,8 @@ def dev(
 
     if not 1 <= processes <= _MOST_PROCESSES:
         raise CliError(f"--processes must be 1 to {_MOST_PROCESSES}", code=ExitCode.USAGE)
+    if port is not None and not 1 <= port <= 65536 - processes:
+        raise CliError(f"--port must be 1 to {65536 - processes}", code=ExitCode.USAGE)
     server.faults()  # refused here, and not by every child again and again
     options = devserver.Options(
         state=_state_path(),

@@ -77,6 +77,7 @@ def run(options: Options, tell: Callable[[str], None]) -> int:
         raise CliError(f"{state.path} belongs to another user: {refused}") from refused
     if killed is not None:  # its servers were told by the kernel and are ending; they still hold their ports
         processes.end_strangers(killed.processes or {}, word="mainspring", grace_seconds=_LEFTOVER_SECONDS)
+    state.unintroduce()
     try:
         return _Dev(options, state, tell).run()
     finally:

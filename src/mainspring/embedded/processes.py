@@ -24,6 +24,7 @@ from mainspring.embedded.problems import EmbeddedError
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.02
+_REAPED_SECONDS = 2.0
 PLAIN_ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C",
@@ -170,7 +171,7 @@ def stop(child: subprocess.Popen[bytes], ladder: Sequence[tuple[signal.Signals, 
 
 
 def end_strangers(pids: Mapping[str, int], *, word: str, grace_seconds: float) -> None:
-    """Wait for processes that are not our children, and kill those that outlast the grace.
+    """Wait for processes that are not our children, and kill those that outlast the grace; return when they are gone.
 
     Only those whose command line holds `word`: a process id may belong to somebody else by now.
     """
@@ -189,3 +190,11 @@ def end_strangers(pids: Mapping[str, int], *, word: str, grace_seconds: float) -
         if is_meant(pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+            _wait_until_reaped(pid)
+
+
+def _wait_until_reaped(pid: int) -> None:
+    """Wait for a process that was killed: as long as any thread of it is ending it has its port, and may look like a zombie."""
+    until = time.monotonic() + _REAPED_SECONDS  # where nobody reaps orphans it stays one
+    while not isinstance(inspect(pid), Gone) and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)

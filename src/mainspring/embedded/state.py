@@ -83,7 +83,8 @@ class StateFolder:
     def hold(self) -> Holder | None:
         """Take the folder, making it if need be. Raises HeldByAnother, saying by whom.
 
-        Returns what a holder that was killed had said of itself: its children may still be about to end.
+        Returns what a holder that was killed had said of itself: its children may still be about to end, and whoever is killed
+        while he waits for them leaves that to the next. `introduce` says something else.
         """
         make_state_folder(self.path)
         self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -92,9 +93,7 @@ class StateFolder:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._lock = handle
-                killed = self._introduced()
-                self._introduction.unlink(missing_ok=True)
-                return killed
+                return self._introduced()
             time.sleep(_PAUSE_SECONDS)
         handle.close()
         raise HeldByAnother(f"{self.path} is held by {_described(self._introduced())}")
@@ -105,6 +104,10 @@ class StateFolder:
             self._introduction.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
+
+    def unintroduce(self) -> None:
+        """Forget what a killed holder had said of itself. Only for the one who holds the folder, once nothing is left of it."""
+        self._introduction.unlink(missing_ok=True)
 
     def introduce(self, holder: Holder) -> None:
         """Tell other commands where the server is."""

@@ -33,6 +33,7 @@ WATCHED = frozenset({"/livez", "/readyz", "/metrics"})  # asked exactly when the
 DEPTH_MAX = 64  # deeper than any document of ours, and far from where parsers overflow their stack
 FAULTS_MAX = 20
 _INT_MAX = 2**63
+_ONCE = ("if-match", "idempotency-key", "last-event-id", "authorization")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -113,7 +114,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if (problem := address_problem(scope) or self._announced(headers)) is not None:
+        if (
+            problem := address_problem(scope) or header_problem(headers) or self._announced(headers)
+        ) is not None:
             await problem.response(scope)(scope, receive, send)
             return
         body = await self._read(receive)
@@ -172,6 +175,17 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 # What text may come in. Pure ----------------------------------------------------------------------------------
+
+
+def header_problem(headers: Headers) -> Problem | None:
+    """Return what is wrong where a header that decides is given twice: one of them would be passed over."""
+    twice = [name for name in _ONCE if len(headers.getlist(name)) > 1]
+    if not twice:
+        return None
+    errors = [
+        {"in": "header", "pointer": pointer([name]), "detail": "is given more than once"} for name in twice
+    ]
+    return Problem.coded("invalid", "a header is given more than once", errors=errors)
 
 
 def address_problem(scope: Scope) -> Problem | None:

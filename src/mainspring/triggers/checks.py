@@ -39,6 +39,7 @@ from mainspring.triggers.terms import (
 NAME_LENGTH_MAX: Final = 200
 VALUES_MAX: Final = 64
 RUNNER_LABELS_MAX: Final = 20
+RUNNER_LABELS_BYTES_MAX: Final = 1_000  # an index walks them: a longer one takes no row
 VALUE_LENGTH_MAX: Final = 64
 TEMPLATE_LENGTH_MAX: Final = 65_536
 FIELD_VALUE_LENGTH_MAX: Final = 1_000
@@ -261,9 +262,12 @@ def _runner_labels(found: Findings, given: Any) -> frozenset[str]:
     if len(given) > RUNNER_LABELS_MAX:
         found.add(pointer, f"has {len(given)} labels; {RUNNER_LABELS_MAX} are allowed")
         return frozenset()
-    return frozenset(
+    labels = frozenset(
         fold(_line(found, f"{pointer}/{n}", one, length_max=VALUE_LENGTH_MAX)) for n, one in enumerate(given)
     )
+    if sum(len(label.encode("utf-8", "replace")) + 1 for label in labels) > RUNNER_LABELS_BYTES_MAX:
+        found.add(pointer, f"are together longer than {RUNNER_LABELS_BYTES_MAX} bytes")
+    return labels
 
 
 def _url(found: Findings, pointer: str, value: Any) -> str:

@@ -126,6 +126,8 @@ async def pace_of(
         _PACE, tenant, rule_id, card_id, event_seq, options.cooldown_seconds or 0.0, waived_seq, effect_id
     )
     assert row is not None
+    if row["has_begun"]:  # it passed its limits then, and what has fired meanwhile came behind it
+        return Pace()
     return Pace(
         event_age_seconds=row["event_age_seconds"] or 0.0,
         rested_seconds=row["rested_seconds"],

@@ -1,30 +1,31 @@
 -- name: pace
 -- How old the event is ($4), when the rule last fired on this card within its cooldown ($5), and how often within the hour for
 -- events behind the last resume ($6). Asked under the rule's lock, in a statement of its own: it sees what the one that we
--- waited for has noted. What this effect ($7) itself has noted at an earlier attempt stands in no way of its next one.
-select (select extract(epoch from statement_timestamp() - e.occurred_at)::double precision
+-- waited for has noted. What this effect ($7) itself has noted at an earlier attempt says that it has begun, and that stands.
+select exists (select from mainspring.firings f where f.tenant_id = $1 and f.effect_id = $7) as has_begun,
+       (select extract(epoch from statement_timestamp() - e.occurred_at)::double precision
           from mainspring.events e where e.tenant_id = $1 and e.seq = $4) as event_age_seconds,
        (select extract(epoch from statement_timestamp() - max(f.fired_at))::double precision
           from mainspring.firings f
-         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid and f.effect_id <> $7
+         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid
            and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision)) as rested_seconds,
        (select count(*)
           from mainspring.firings f
-         where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6 and f.effect_id <> $7
+         where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6
            and f.fired_at > statement_timestamp() - interval '1 hour') as fired;
 
 -- name: was_replayed
 select exists (select from mainspring.events where tenant_id = $1 and subject = $2 and kind = 'effect.replayed');
 
 -- name: later_launch_on_card
--- Of the same rule on the same card ($3, and as payloads have it, $4), for a later event: still owed, or carried out already.
+-- A launch of the same rule on the same card ($3, and as payloads have it, $4), for a later event: still owed, or carried out already.
 select exists (
            select from mainspring.effects e
            where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
-             and e.payload ->> 'card_id' = $4::text and e.event_seq > $5
+             and e.payload ->> 'card_id' = $4::text and e.event_seq > $5 and e.kind = 'launch'
        ) or exists (
            select from mainspring.firings f
-           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id = $3::uuid and f.event_seq > $5
+           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id = $3::uuid and f.event_seq > $5 and f.kind = 'launch'
        );
 
 -- name: later_launch_without_card
@@ -32,10 +33,10 @@ select exists (
 select exists (
            select from mainspring.effects e
            where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
-             and e.payload ->> 'card_id' is null and e.event_seq > $3
+             and e.payload ->> 'card_id' is null and e.event_seq > $3 and e.kind = 'launch'
        ) or exists (
            select from mainspring.firings f
-           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is null and f.event_seq > $3
+           where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is null and f.event_seq > $3 and f.kind = 'launch'
        );
 
 -- name: live_run_of_rule
