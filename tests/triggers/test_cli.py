@@ -165,19 +165,27 @@ async def test_a_rule_is_paused_resumed_and_tried_out(cli, house, tmp_path):
 async def test_a_move_is_previewed(cli, house):
     await cli("rule", "create", "r", "--kind", "card.moved", "--to-state", "ready", "--launch", "echo")
     await cli("rule", "create", "s", "--kind", "card.moved", "--to-state", "doing", "--launch", "flaky")
+    await cli("rule", "create", "k", "--kind", "run.done", "--launch", "flaky")
+    await cli("rule", "create", "off", "--kind", "card.moved", "--to-state", "ready", "--launch", "flaky")
+    await cli("rule", "disable", "off")
     card = await house.card()
     code, out, _ = await cli("card", "preview", card.key, "ready")
     assert code == 0
     assert out.splitlines() == [
         "WEB-1  inbox → ready",
         "✓ launch echo (rule r): queued, and waits for a runner",
+        "  rule off: would match: not in force: disabled",
         "  rule s: no: to_states: it went to ready, the rule asks for doing",
+        "  for other kinds of event: rule k",
         "  no pin launches: the card would not be both pinned to an agent and in an eligible state",
     ]
     assert (await cli("card", "move", card.key, "ready", "--dry-run"))[1] == out
     assert (await house.boards.get_card(house.tenant, card.key)).state == "inbox"
     code, out, _ = await cli("card", "preview", card.key, "inbox")
-    assert (code, out) == (0, "WEB-1 is in inbox already: nothing would happen\n")
+    assert (code, out) == (
+        0,
+        "WEB-1 is in inbox already: nothing would happen; why nothing did: mainspring explain WEB-1\n",
+    )
 
 
 async def test_a_rule_from_a_file_or_stdin_with_flags_laid_over_it(cli, tmp_path):

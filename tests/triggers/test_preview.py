@@ -26,7 +26,9 @@ def wakes(preview: Preview) -> list[tuple[str, bool, str]]:
 
 
 async def test_it_says_who_and_who_not_and_why_and_changes_nothing(house: House) -> None:
+    await house.rule({"kinds": ["run.done"]}, name="another kind")
     await house.rule(MOVED, name="hit")
+    await house.rule(MOVED | {"to_states": ["doing"]}, name="another move")
     await house.rule(MOVED | {"boards": ["OPS"]}, name="elsewhere")
     await house.rule(MOVED, name="off")
     await house.rules.disable(house.ana, "off")
@@ -40,10 +42,12 @@ async def test_it_says_who_and_who_not_and_why_and_changes_nothing(house: House)
         True,
     )
     assert wakes(preview) == [("launch echo: rule hit", True, "queued, and waits for a runner")]
-    assert {one.name: one.why_text for one in preview.misses} == {
-        "elsewhere": "boards: the card is on WEB, the rule asks for OPS",
-        "off": "not in force: disabled",
-    }
+    assert [(one.name, one.why_text) for one in preview.misses] == [  # the nearest first, whatever their age
+        ("off", "not in force: disabled"),
+        ("elsewhere", "boards: the card is on WEB, the rule asks for OPS"),
+        ("another move", "to_states: it went to ready, the rule asks for doing"),
+        ("another kind", "kinds: it is card.moved, the rule looks at run.done"),
+    ]
     assert preview.dispatch == "the card would not be both pinned to an agent and in an eligible state"
     assert len(await house.events()) == before
     assert (await house.boards.get_card(house.tenant, card.key)).state == "inbox"
@@ -95,7 +99,7 @@ async def test_a_promotion_is_followed_to_the_launch_that_it_leads_to(house: Hou
     ("options", "then"),
     [
         ({"cooldown_seconds": 60}, "dropped: cooldown_seconds: the rule fired on WEB-1 0 s ago, and rests 60 s"),
-        ({"max_per_hour": 1}, "held, and the rule would be paused: max_per_hour: it fired 1 times within the hour"),
+        ({"max_per_hour": 1}, "held, and the rule would be paused: max_per_hour: it fired once within the hour"),
         ({"while_running": "skip"}, "dropped: while_running: a run of echo on WEB-1 has not ended"),
         ({"while_running": "queue_one"}, "waits: a run of echo on WEB-1 has not ended"),
         ({}, "queued, and waits for a runner"),
@@ -214,5 +218,5 @@ async def test_the_hourly_ceiling_is_told(house: House) -> None:
     await house.move(card, "inbox")
     house.preview._per_hour_max = 1
     assert [one.then for one in (await told(house, card)).wakes] == [
-        "waits: echo was launched 1 times within the hour: its ceiling"
+        "waits: echo was launched once within the hour: its ceiling"
     ]

@@ -309,18 +309,26 @@ def _fields(given: Iterable[str]) -> dict[str, Any]:
 
 def _preview(preview: dict[str, Any]) -> str:
     if not preview["moves"]:
-        return f"{preview['card']} is in {preview['to']} already: nothing would happen"
+        return f"{preview['card']} is in {preview['to']} already: nothing would happen; why nothing did: mainspring explain {preview['card']}"
     lines = [f"{preview['card']}  {preview['from']} → {preview['to']}"]
     lines += [
         f"{'✓' if one['happens'] else '✗'} {' '.join(filter(None, (one['do'], one['agent'])))} ({one['because']}): {one['then']}"
         for one in preview["wakes"]
     ]
-    lines += [f"  rule {one['name']}: no: {one['why']}" for one in preview["misses"]]
+    others = [one["name"] for one in preview["misses"] if one["failed_term"] == "kinds"]
+    lines += [_missed(one) for one in preview["misses"] if one["missed_term"] != "kinds"]
+    if others:
+        lines.append(f"  for other kinds of event: rule {', '.join(others)}")
     if preview["misses_left_out"]:
         lines.append(f"  {preview['misses_left_out']} more rules: no")
     if preview["dispatch"] is not None:
         lines.append(f"  no pin launches: {preview['dispatch']}")
     return "\n".join(lines)
+
+
+def _missed(one: dict[str, Any]) -> str:
+    no = "no" if one["missed_term"] is not None else "would match"
+    return f"  rule {one['name']}: {no}: {one['why']}"
 
 
 def _line(card: dict[str, Any]) -> str:

@@ -385,6 +385,10 @@ class RuleVerdict(Protocol):
     def failed_term(self) -> str | None: ...
     @property
     def why_text(self) -> str: ...
+    @property
+    def missed_term(self) -> str | None: ...  # what fails, or would fail were the rule in force
+    @property
+    def near(self) -> tuple[int, ...]: ...  # the least is the nearest to a match
     def as_json(self) -> dict[str, Any]: ...
 
 

@@ -14,12 +14,14 @@ from typing import Any, Final, Literal, TypeAlias
 from mainspring.agents.model import LIVE, having
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
-from mainspring.triggers.model import TERMS
 
 Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
 NAMES_SHOWN_MAX: Final = 8
+_NOTHING: Final = "nothing is owed and nothing is dead"
+# what somebody does to a card and waits
+_DONE_TO_CARDS: Final = ("card.created", "card.moved", "card.labeled")
 _DISPATCH: Final = "dispatch:"  # how the key of a launch begins that a pinned card owes, and no rule
 # what an obligation's term means to somebody who does not know the obligation
 _TERMS: Final[Mapping[tuple[str, str], str]] = {
@@ -30,8 +32,9 @@ _TERMS: Final[Mapping[tuple[str, str], str]] = {
     ("reflect", "card"): "the run has no card",
     ("reflect", "reflect"): "the board has no card state for this run state",
 }
-# terms are tried in this order: the later one failed, the nearer it was
-_NEARNESS: Final = {term: n for n, term in enumerate((*TERMS, "self_trigger", "depth"))}
+_OTHER_KIND: Final = "kinds"  # the term that fails of rules that look at other kinds of event
+_NOT_IN_FORCE: Final = "not in force"  # in the place of a term: the rule was off, or younger than the event
+_LABEL_SPENT: Final = "dropped(label spent)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class Story:
         return {
             **plain,
             "rule": self.found.rule_names.get(row["rule_id"]),
-            "standing": effect_standing(row)[0],
+            "standing": standing_of(self.found, row)[0],
             "history": self._history(row),
             "runs": [str(run["id"]) for run in self._runs_of(row)],
         }
@@ -187,7 +190,7 @@ class Story:
 
     def _effect_node(self, row: Row, told: set[Any]) -> Node:
         told.add(row["id"])
-        standing, tone = effect_standing(row)
+        standing, tone = standing_of(self.found, row)
         runs = self._runs_of(row)
         told.update(run["id"] for run in runs)
         children = [attempt_node(one) for one in self.found.history.get(row["id"], ())]
@@ -225,12 +228,75 @@ def summary(found: Found) -> str:
     if undrained:
         parts.append(f"{_n(undrained, 'event')} not drained yet")
     if live:
-        parts.append(f"{_n(live, 'effect')} owed")
+        held = f", {effect_standing(live[-1])[0]}" if all(row["held"] for row in live) else ""
+        parts.append(f"{_n(live, 'effect')} owed{held}")
     if waiting:
         parts.append("; ".join(f"run of {row['agent']} {run_standing(row)[0]}" for row in waiting))
     if dead or dead_runs:
         parts.append(f"{_n([*dead, *dead_runs], 'dead letter')} on the desk")
-    return ", ".join(parts) or "nothing is owed and nothing is dead"
+    if not parts and found.noun == "card" and (why := why_nothing(found)):
+        return why
+    return ", ".join(parts) or _NOTHING
+
+
+def why_nothing(found: Found) -> str | None:
+    """Return why nothing came of the last that was done to a card; None where something came of it, or no rule was near.
+
+    Looked at are that event and what followed from it, the latest first: of what followed, only what gave way or stopped for its depth.
+    """
+    for event in reversed(found.events):
+        mine = [row for row in found.effects if row["event_seq"] == event.seq and _is_of_rules(row)]
+        if mine:
+            return _gave_way(found, event, mine)
+        last = event.kind in _DONE_TO_CARDS and event.actor_id is not None
+        near = next(iter(nearest(found.judged.get(event.seq, Judged()).rules)[0]), None)
+        if near and near.missed_term != _OTHER_KIND and (last or _stopped(event, near)):
+            return f"nothing came of event {event.seq} ({event.kind}): {_missed(near)}"
+        if last:
+            return None
+    return None
+
+
+def _stopped(event: Event, near: RuleVerdict) -> bool:
+    """Tell whether a rule would have carried on what the engine did itself."""
+    return near.failed_term == "depth" or (event.kind in _DONE_TO_CARDS and near.missed_term is None)
+
+
+def _is_of_rules(row: Row) -> bool:
+    return row["rule_id"] is not None or str(row["key"]).startswith(_DISPATCH)
+
+
+def _gave_way(found: Found, event: Event, effects: Sequence[Row]) -> str | None:
+    dropped = [row for row in effects if row["state"] != "done"]
+    if not dropped:
+        return None
+    row = dropped[-1]
+    name = found.rule_names.get(row["rule_id"])
+    by = f"rule {name!r} v{row['rule_version']}" if name else f"{row['kind']} of its agent"
+    first = f"nothing came of event {event.seq} ({event.kind})" if dropped == list(effects) else _NOTHING
+    return f"{first}: {by}: {standing_of(found, row)[0]}"
+
+
+def _missed(verdict: RuleVerdict) -> str:
+    """Return a sentence about a rule that did not match."""
+    named = f"rule {verdict.name!r}" + (f" v{verdict.version}" if verdict.version else "")
+    if verdict.missed_term is None and verdict.failed_term == _NOT_IN_FORCE:
+        return f"{named} would have matched, and is {verdict.why_text}"
+    return f"{named}: no: {verdict.why_text}"
+
+
+def standing_of(found: Found, row: Row) -> tuple[str, Tone]:
+    """Return an effect's standing, and what else of the story tells of it: who took the label that it came for."""
+    standing, tone = effect_standing(row)
+    if standing == _LABEL_SPENT:
+        taken = next((one for one in found.events if _took_label(one, row)), None)
+        if taken is not None and (name := found.rule_names.get(taken.via[-1])):
+            standing = f"dropped(label spent by rule {name!r}, event {taken.seq})"
+    return standing, tone
+
+
+def _took_label(event: Event, row: Row) -> bool:
+    return event.kind == "card.unlabeled" and event.cause_seq == row["event_seq"] and bool(event.via)
 
 
 def what_happened(event: Event, *, by: str | None = None) -> str:
@@ -262,8 +328,17 @@ def _delta(event: Event) -> tuple[str, str]:
     if removed := data.get("removed"):
         return f"{named} -{', -'.join(map(str, removed))}", ""
     if changed := data.get("changed"):
-        return f"{named} changed {', '.join(map(str, changed))}", ""
+        return f"{named} changed {', '.join(_changes(changed))}", ""
     return named, ""
+
+
+def _changes(changed: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what changed by name; of an agent, from whom to whom. An id is not told beside the handle."""
+    for name, delta in changed.items():
+        if name == "agent":
+            yield f"agent {delta['from'] or 'nobody'} → {delta['to'] or 'nobody'}"
+        elif name != "agent_id" or "agent" not in changed:
+            yield str(name)
 
 
 def effect_standing(row: Row) -> tuple[str, Tone]:
@@ -349,14 +424,13 @@ def attempt_node(row: Row) -> Node:
 
 def verdict_nodes(judged: Judged, *, brief: bool) -> Iterable[Node]:
     """Yield a line for each verdict: those that owe nothing say why. In brief, rules for other events share one line."""
-    others = [one.name for one in judged.rules if brief and one.failed_term == "kinds"]
-    shown, hidden = nearest([one for one in judged.rules if not (brief and one.failed_term == "kinds")])
+    others = [one.name for one in judged.rules if brief and one.failed_term == one.missed_term == _OTHER_KIND]
+    shown, hidden = nearest([one for one in judged.rules if not (brief and one.missed_term == _OTHER_KIND)])
     for verdict in shown:
-        named = f"rule {verdict.name!r}" + (f" v{verdict.version}" if verdict.version else "")
         if verdict.matched:
-            yield Node(f"{named}: matched", "good")
+            yield Node(f"rule {verdict.name!r} v{verdict.version}: matched", "good")
         else:
-            yield Node(f"{named}: no: {verdict.why_text}", "quiet")
+            yield Node(_missed(verdict), "quiet")
     if left := hidden + judged.left_out:
         yield Node(f"{_n(left, 'more rule')} did not match", "quiet")
     if others:
@@ -371,10 +445,7 @@ def verdict_nodes(judged: Judged, *, brief: bool) -> Iterable[Node]:
 def nearest(verdicts: Sequence[RuleVerdict]) -> tuple[list[RuleVerdict], int]:
     """Return all that matched, then those that missed by least, and how many are left out."""
     matched = [one for one in verdicts if one.matched]
-    others = sorted(
-        (one for one in verdicts if not one.matched),
-        key=lambda one: -_NEARNESS.get(one.failed_term or "", -1),
-    )
+    others = sorted((one for one in verdicts if not one.matched), key=lambda one: one.near)
     return matched + others[:UNMATCHED_SHOWN_MAX], max(0, len(others) - UNMATCHED_SHOWN_MAX)
 
 

@@ -180,7 +180,7 @@ class Launcher:
 
     def _no_room(self, agent: Agent, wait_seconds: float) -> Outcome:
         return Deferred(
-            f"{agent.handle} was launched {self._per_hour_max} times within the hour: its ceiling",
+            f"{agent.handle} was launched {limits.times(self._per_hour_max)} within the hour: its ceiling",
             after_seconds=wait_seconds,
         )
 

@@ -101,8 +101,15 @@ def rated(options: Options, pace: Pace, *, waived: bool = False) -> Limit:
     """Decide whether the rule may fire once more within the hour; asked last, of what would fire indeed."""
     most = options.max_per_hour
     if most is not None and not waived and pace.fired >= most:
-        return TooOften(f"max_per_hour: it fired {pace.fired} times within the hour, and {most} are allowed")
+        return TooOften(
+            f"max_per_hour: it fired {times(pace.fired)} within the hour, and {most} {'is' if most == 1 else 'are'} allowed"
+        )
     return Pass()
+
+
+def times(count: int) -> str:
+    """Return how often something was, for people."""
+    return "once" if count == 1 else f"{count} times"
 
 
 # Counting -------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Preview:
     to_state: str
     moves: bool
     wakes: Sequence[Wake] = ()
-    misses: Sequence[RuleVerdict] = ()
+    misses: Sequence[RuleVerdict] = ()  # the nearest first
     misses_left_out: int = 0
     dispatch: str | None = None
 
@@ -290,7 +290,7 @@ class PreviewService:
         """Return what would become of a run of the agent that needs a runner with these labels."""
         wait = await limits.ceiling_wait_seconds(tx.handle, tx.tenant, agent_id, self._per_hour_max)
         if wait is not None:
-            return f"waits: {handle} was launched {self._per_hour_max} times within the hour: its ceiling"
+            return f"waits: {handle} was launched {limits.times(self._per_hour_max)} within the hour: its ceiling"
         row = await tx.handle.fetchrow(_AGENT_READY, tx.tenant, agent_id, self._silence, sorted(labels))
         assert row is not None
         if row["paused"]:

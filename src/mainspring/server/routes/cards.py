@@ -144,6 +144,7 @@ class MissOut(BaseModel):
     version: int | None
     matched: bool
     failed_term: str | None
+    missed_term: str | None = Field(description="What fails, or would fail were the rule in force")
     why: str
 
 
@@ -157,7 +158,7 @@ class PreviewOut(BaseModel):
     to: str
     moves: bool = Field(description="False: it is there already, and nothing would happen")
     wakes: list[WakeOut]
-    misses: list[MissOut]
+    misses: list[MissOut] = Field(description="The nearest first")
     misses_left_out: int = Field(description="Rules that missed by more, where there are very many")
     dispatch: str | None = Field(description="Why no pin launches anybody; null when one does")
 

@@ -18,16 +18,17 @@ where v.tenant_id = $1 and v.rule_id = $4 and v.version > $5
 order by v.version
 limit $6;
 
--- name: rules_born
--- Rules that were made at or behind an event.
-select v.rule_id, r.name, v.from_seq
+-- name: versions_behind
+-- Of rules that were made or changed at or behind an event: their first versions and those that judge what is to come.
+select v.rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
 from mainspring.rule_versions v
 join mainspring.rules r on r.tenant_id = v.tenant_id and r.id = v.rule_id
-where v.tenant_id = $1 and v.version = 1 and v.from_seq >= $2
+where v.tenant_id = $1 and v.from_seq >= $2 and (v.version = 1 or v.until_seq is null)
 order by v.rule_id;
 
--- name: rule_born
-select v.rule_id, r.name, v.from_seq
+-- name: versions_of_rule_behind
+-- The same of one rule.
+select v.rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
 from mainspring.rule_versions v
 join mainspring.rules r on r.tenant_id = v.tenant_id and r.id = v.rule_id
-where v.tenant_id = $1 and v.rule_id = $3 and v.version = 1 and v.from_seq >= $2;
+where v.tenant_id = $1 and v.rule_id = $3 and v.from_seq >= $2 and (v.version = 1 or v.until_seq is null);

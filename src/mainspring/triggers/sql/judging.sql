@@ -17,14 +17,12 @@ left join lateral (
 ) f on true;
 
 -- name: versions_at
--- For explain: each rule with the version that judges the event of this seq, enabled or not; without one, it is younger.
+-- For explain: each rule with the version that judges the event of this seq, enabled or not; of a younger rule, its first.
 -- Rules that were gone by then are left out. $3: only this rule.
 select r.id as rule_id, r.name, v.version, v.enabled, v.terms, v.action, v.options, v.from_seq, v.until_seq
 from mainspring.rules r
-left join mainspring.rule_versions v
-    on v.tenant_id = r.tenant_id and v.rule_id = r.id and v.from_seq < $2 and (v.until_seq is null or v.until_seq >= $2)
+join mainspring.rule_versions v
+    on v.tenant_id = r.tenant_id and v.rule_id = r.id
+   and (v.from_seq < $2 and (v.until_seq is null or v.until_seq >= $2) or v.version = 1 and v.from_seq >= $2)
 where r.tenant_id = $1 and ($3::uuid is null or r.id = $3)
-  and (v.rule_id is not null
-       or exists (select from mainspring.rule_versions w
-                  where w.tenant_id = r.tenant_id and w.rule_id = r.id and w.version = 1 and w.from_seq >= $2))
 order by r.id;
