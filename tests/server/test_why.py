@@ -281,6 +281,22 @@ async def test_a_finished_card_is_not_asked_why_nothing_followed_its_last_step(b
     assert (await first_line(board, card)).endswith(said)
 
 
+async def test_a_chain_of_runs_ended_at_its_depth(board: World) -> None:
+    from dataclasses import replace
+
+    from mainspring.spine.events import Cause
+
+    await board.post("rules", RULE | {"name": "again", "when": {"kinds": ["run.done"], "states": ["doing"]}})
+    card = await a_card(board)
+    deep = replace(board.actors["member"], cause=Cause(seq=1, depth=7))
+    await board.services.boards.move_card(deep, card, "doing")
+    await board.settle()
+    await (await board.runner("echo")).work("done")
+    await board.settle()
+    said = "(run.done): rule 'again' v1: no: depth: 8 causes deep, and from 8 on no rule acts"
+    assert (await first_line(board, card)).endswith(said)
+
+
 @pytest.mark.parametrize("term", ["min_trust", "depth"])
 async def test_it_was_not_trusted_or_too_deep(board: World, term: str) -> None:
     from dataclasses import replace
