@@ -281,6 +281,17 @@ async def test_a_finished_card_is_not_asked_why_nothing_followed_its_last_step(b
     assert (await first_line(board, card)).endswith(said)
 
 
+async def test_of_what_was_done_so_long_ago_that_its_effects_are_gone_nothing_is_said(
+    board: World, admin: Any
+) -> None:
+    card = await a_card(board)
+    await moved(board, card)
+    await (await board.runner("echo")).work("cancelled")
+    await board.settle()
+    await admin.execute("delete from mainspring.effects where tenant_id = $1", board.tenant)
+    assert await first_line(board, card) == "nothing is owed and nothing is dead"
+
+
 async def test_a_chain_of_runs_ended_at_its_depth(board: World) -> None:
     from dataclasses import replace
 

@@ -248,8 +248,11 @@ def why_nothing(found: Found) -> str | None:
         mine = [row for row in found.effects if row["event_seq"] == event.seq and _is_of_rules(row)]
         if mine:
             return _gave_way(found, event, mine)
+        judged = found.judged.get(event.seq, Judged())
+        near = next(iter(nearest(judged.rules)[0]), None)
+        if near and near.matched or ("dispatch", None) in judged.others:
+            return None  # it was done, so long ago that its effects are not kept any more
         last = event.kind in _DONE_TO_CARDS and event.actor_id is not None
-        near = next(iter(nearest(found.judged.get(event.seq, Judged()).rules)[0]), None)
         if near and near.missed_term != _OTHER_KIND and (last or _stopped(event, near)):
             return f"nothing came of event {event.seq} ({event.kind}): {_missed(near)}"
         if last:
@@ -289,9 +292,10 @@ def standing_of(found: Found, row: Row) -> tuple[str, Tone]:
     """Return an effect's standing, and what else of the story tells of it: who took the label that it came for."""
     standing, tone = effect_standing(row)
     if standing == _LABEL_SPENT:
-        taken = next((one for one in found.events if _took_label(one, row)), None)
-        if taken is not None and (name := found.rule_names.get(taken.via[-1])):
-            standing = f"dropped(label spent by rule {name!r}, event {taken.seq})"
+        taken = [one for one in found.events if _took_label(one, row)]
+        # of several labels that were taken it is not told which one was missed
+        if len(taken) == 1 and (name := found.rule_names.get(taken[0].via[-1])):
+            standing = f"dropped(label spent by rule {name!r}, event {taken[0].seq})"
     return standing, tone
 
 
