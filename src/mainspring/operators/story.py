@@ -250,7 +250,7 @@ def why_nothing(found: Found) -> str | None:
             return _gave_way(found, event, mine)
         judged = found.judged.get(event.seq, Judged())
         near = next(iter(nearest(judged.rules)[0]), None)
-        if near and near.matched or ("dispatch", None) in judged.others:
+        if (near and near.matched) or ("dispatch", None) in judged.others:
             return None  # it was done, so long ago that its effects are not kept any more
         last = event.kind in _DONE_TO_CARDS and event.actor_id is not None
         if near and near.missed_term != _OTHER_KIND and (last or _stopped(event, near)):

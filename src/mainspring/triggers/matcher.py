@@ -150,14 +150,16 @@ def first_failed(facts: Facts, version: RuleVersion) -> Failed | None:
 
 def failures(facts: Facts, version: RuleVersion) -> tuple[int, int]:
     """Return how many of a rule's terms an event fails that is of a kind it looks at, and how many hold."""
-    terms = version.terms
-    holding = sum(term in facts.carried and _HOLDS[term](facts, terms) for term in terms.asked)
-    own = (
-        terms.min_trust is None and not trusted(facts.trust, terms.trust_needed),
-        not version.options.self_trigger and version.rule_id in facts.via,
-        facts.depth >= DEPTH_MAX,
-    )
-    return len(terms.asked) - holding + sum(own), holding
+    terms, holding, failing = version.terms, 0, 0
+    for term in terms.asked:
+        if term in facts.carried and _HOLDS[term](facts, terms):
+            holding += 1
+        else:
+            failing += 1
+    failing += terms.min_trust is None and not trusted(facts.trust, terms.trust_needed)
+    failing += not version.options.self_trigger and version.rule_id in facts.via
+    failing += facts.depth >= DEPTH_MAX
+    return failing, holding
 
 
 # which of a rule's terms speak of the card itself, and what they ask of it later
