@@ -212,7 +212,9 @@ def test_kill_9_of_the_supervisor_leaves_nothing_and_the_next_start_has_the_same
 
 def test_a_frozen_server_of_a_killed_start_gives_its_port_up_to_a_later_one(start):
     """Even if the start that would have ended it is killed while it waits."""
-    first = start()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = str(unused.getsockname()[1])
+    first = start("--port", port)
     first.until("stop      Ctrl-C")
     told = first.introduction()
     frozen = told["processes"]["server"]
@@ -223,7 +225,7 @@ def test_a_frozen_server_of_a_killed_start_gives_its_port_up_to_a_later_one(star
     time.sleep(1)  # it waits for what the first has left behind
     second.process.kill()
     second.end()
-    third = start("--port", str(urlsplit(told["url"]).port))
+    third = start("--port", port)
     third.until("stop      Ctrl-C")
     assert third.introduction()["url"] == told["url"]
     until_gone([frozen])
