@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,14 @@ class Terminal:
     def _begin(self, text: str) -> None:
         environment = dict(self.environment)
         self.started.append(
-            subprocess.Popen([*BASH, text], cwd=self.folder, env=environment, start_new_session=True)
+            subprocess.Popen(
+                [*BASH, text],
+                cwd=self.folder,
+                env=environment,
+                start_new_session=True,
+                # whoever runs the tests in the background has told them not to hear it; a terminal's programs do
+                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+            )
         )
 
     def _run(self, text: str, mark: str) -> None:

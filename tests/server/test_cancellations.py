@@ -18,7 +18,7 @@ from tests.server.conftest import people
 
 pytestmark = pytest.mark.slow
 
-CALLS = 2_000
+CALLS = 10_000
 INCARNATION = "01890a5d-ac96-774b-bcce-b302099a8057"
 AT_ONCE = 24
 PATIENCE_SECONDS = 30.0
