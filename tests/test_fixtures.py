@@ -7,6 +7,8 @@ import pytest
 
 from mainspring import migrate, roles
 
+pytestmark = pytest.mark.slow
+
 
 async def test_library_mode_is_an_ordinary_owner_with_the_spine_alone(fresh_database):
     database = await fresh_database("library")

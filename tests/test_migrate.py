@@ -15,6 +15,8 @@ import pytest
 from mainspring import migrate, roles
 from mainspring.migrate import MigrationBlocked, MigrationRefused, MigrationSet
 
+pytestmark = pytest.mark.slow
+
 
 def folder_of(tmp_path, **files: str) -> MigrationSet:
     tmp_path.mkdir(exist_ok=True)

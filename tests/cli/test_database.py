@@ -11,6 +11,8 @@ from mainspring import migrate, roles
 from mainspring.cli import database
 from mainspring.cli.exits import CliError, ExitCode
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def own(fresh_database):

@@ -26,6 +26,8 @@ from mainspring.embedded import (
     processes,
 )
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_SECONDS = 20
 _OLD = Path("/usr/lib/postgresql/15/bin")
 

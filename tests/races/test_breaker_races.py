@@ -7,11 +7,15 @@ import json
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from mainspring.spine.breaker import Breaker
 from mainspring.spine.effects import DEFER_LIMIT_SECONDS, NewEffect
 from mainspring.spine.ports import BreakerChange
 from mainspring.stores.postgres.store import SQL
 from tests.races.conftest import Ground
+
+pytestmark = pytest.mark.slow
 
 DOWN = Breaker(failures=5, trips=1)
 

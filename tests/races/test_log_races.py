@@ -19,6 +19,8 @@ from mainspring.stores.postgres.rows import event_columns
 from mainspring.stores.postgres.store import SQL
 from tests.races.conftest import Ground
 
+pytestmark = pytest.mark.slow
+
 
 def spine_of(ground: Ground) -> Spine[object]:
     spine: Spine[object] = Spine(ground.store)  # type: ignore[arg-type]

@@ -29,6 +29,8 @@ from mainspring.stores.postgres.rows import effect_columns, settlement_columns
 from mainspring.stores.postgres.store import SQL
 from tests.races.conftest import Ground
 
+pytestmark = pytest.mark.slow
+
 WORK = EffectKind(name="work")
 
 

@@ -17,6 +17,8 @@ from .conftest import House
 from .test_limits import lower_ceiling
 from .test_races import blocked, elsewhere
 
+pytestmark = pytest.mark.slow
+
 CREATED = {"kinds": ["card.created"]}
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
 
