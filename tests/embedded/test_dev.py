@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import http.server
 import itertools
@@ -132,6 +134,19 @@ def status(url: str, path: str, token: str = "") -> int:
         connection.close()
 
 
+def until_held(state: Path) -> None:
+    """Until somebody has the folder's lock, whatever dev.json says."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        with (state / "lock").open("r") as handle, contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            assert time.monotonic() < deadline, "nobody took the folder"
+            time.sleep(0.01)
+            continue
+        return
+
+
 def until_gone(pids) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while any(isinstance(processes.inspect(pid), processes.Alive) for pid in pids):
@@ -222,7 +237,7 @@ def test_a_frozen_server_of_a_killed_start_gives_its_port_up_to_a_later_one(star
     first.process.kill()
     first.end()
     second = start()
-    time.sleep(1)  # it waits for what the first has left behind
+    until_held(first.folder / ".mainspring")  # from here on it waits for what the first has left behind
     second.process.kill()
     second.end()
     third = start("--port", port)
