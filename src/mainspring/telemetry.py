@@ -120,8 +120,7 @@ dead_letters = Gauge(
 )
 breaker_open = Gauge(
     "mainspring_breaker_open",
-    "Targets that are taken to be down, by the number of tenants that wait for them.",
-    ["target"],
+    "Targets that are taken to be down, those of all tenants; which they are, the doctor says to their operators.",
     registry=REGISTRY,
 )
 event_head = Gauge("mainspring_event_head", "Sum of the heads of all logs.", registry=REGISTRY)

@@ -53,3 +53,26 @@ async def test_a_closing_server_answers_empty(served, place):
         await until(place, 1)
         served.close()
         assert (await polling).json() == {"run": None, "drain": False}
+
+
+async def test_a_resumed_agents_waiting_runner_is_woken_by_the_commit_and_not_by_the_tick(
+    place, home, monkeypatch
+):
+    """The command is noted in the audit, so that its transaction ends after the room's own: a poke before that finds nothing."""
+    agent = await place.agent()
+    await place.room.agents.update(place.admin, "coder", paused=True)
+    run_id = await place.queue(agent)
+    runner = await place.runner("coder")
+    waiting = asyncio.create_task(runner.claim(wait_seconds=20))
+    while not home.room.polls.asleep:  # noqa: ASYNC110 - nobody is told when a poll falls asleep
+        await asyncio.sleep(0)
+    called: list[str] = []
+    async with home.db.unit(place.tenant):
+        monkeypatch.setattr(home.room.agents, "_poke", lambda: called.append("poked"))
+        await place.room.agents.update(place.admin, "coder", paused=False)
+        assert called == []
+    assert called == ["poked"]
+    await home.room.polls.run_once()
+    claimed = await waiting
+    assert claimed.work is not None
+    assert claimed.work.run.id == run_id

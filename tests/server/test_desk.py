@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mainspring import faultpoints
 from mainspring.ids import new_id
-from mainspring.operators.model import Heap, grouped
+from mainspring.operators.model import Described, Heap, grouped
 from mainspring.spine.desk import cause_of, plan
 from mainspring.spine.effects import EffectRow, EffectState
 from tests.server.conftest import RULE
@@ -259,6 +261,12 @@ def test_a_cause_is_what_failures_have_in_common(error, cause):
     found = cause_of("exhausted", error)
     assert found == cause.replace("……", "….…")
     assert cause_of(None, found) == found, "a group's name names it"
+
+
+@example(error=f"'{'a1' * 150}'")  # a quotation that is too long to be one
+@given(error=st.text(alphabet="abc 12'\"-:\n", max_size=400))
+def test_a_letter_is_taken_by_the_cause_that_it_is_listed_under(error):
+    assert Described(cause=cause_of("failed", error)).takes("failed", error)
 
 
 def test_heaps_of_one_cause_are_one_group():

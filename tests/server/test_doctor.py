@@ -141,6 +141,15 @@ async def test_what_is_owed_and_waits_and_is_dead_is_said(board, admin):
     assert report["ok"]
 
 
+async def test_a_transaction_that_stays_open_is_found(board, admin):
+    await board.settle()
+    async with board.services.pool.acquire() as held, held.transaction():
+        await held.fetchval("select 1")
+        await admin.execute("select pg_stat_clear_snapshot()")
+        [found] = [one for one in (await board.get("doctor"))["findings"] if one["check"] == "transactions"]
+    assert found["said"] == "1 open, none for long"
+
+
 async def test_a_missing_event_is_bad(board, admin):
     await board.post("cards", {"board": "OPS", "title": "x"})
     await admin.execute("delete from mainspring.events where tenant_id = $1 and seq = 1", board.tenant)

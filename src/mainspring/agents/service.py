@@ -130,7 +130,7 @@ class AgentService:
             if now.agent.paused and paused is False:
                 await scope.execute(_RESTART_QUEUED_TIMEOUTS, tenant, agent.id)
             view = await self._view(scope, tenant, agent.id)
-        self._poke()
+        self._db.when_committed(self._poke)
         return view
 
     async def _view(self, scope: Scope, tenant: UUID, agent_id: UUID) -> AgentView:

@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from mainspring import migrate
-from mainspring.db import Database, Scope, unscoped_read_is_refused
+from mainspring.db import CLIENT_DEADLINE_SECONDS, Database, Scope, mapped_errors, unscoped_read_is_refused
 from mainspring.operators import symptoms
 from mainspring.operators.symptoms import Diagnosis, Finding, bad
 from mainspring.spine.drain import ENGINE_VERSION
@@ -105,8 +105,10 @@ class DoctorService:
         return (symptoms.walls(without, refused=await unscoped_read_is_refused(self._db.pool)),)
 
     async def _transactions(self, _tenant: UUID) -> Sequence[Finding]:
-        async with self._db.system("doctor") as scope:
-            row = await scope.fetchrow(SQL["long_transactions"])
+        # as the login, and not as a role of its: roles are shown nobody's connections
+        with mapped_errors():
+            async with self._db.pool.acquire(timeout=CLIENT_DEADLINE_SECONDS) as conn:
+                row = await conn.fetchrow(SQL["long_transactions"], timeout=CLIENT_DEADLINE_SECONDS)
         assert row is not None
         return (symptoms.transactions(row["open"], row["oldest_seconds"]),)
 

@@ -30,7 +30,7 @@ async def measure(db: Database) -> None:
         log = await scope.fetchrow(SQL["log_gauges"])
         kinds = await scope.fetch(SQL["effect_gauges"])
         dead_runs = await scope.fetchval(SQL["dead_runs"])
-        breakers = await scope.fetch(SQL["open_breakers"])
+        breakers = await scope.fetchval(SQL["open_breakers"])
     assert log is not None
     telemetry.event_head.set(log["head"])
     telemetry.drained_position.set(log["position"])
@@ -43,6 +43,4 @@ async def measure(db: Database) -> None:
         telemetry.effects_dead.labels(row["kind"]).set(row["dead"])
         telemetry.dead_letters.labels(row["kind"]).set(row["dead"])
     telemetry.dead_letters.labels("run").set(dead_runs)
-    telemetry.breaker_open.clear()
-    for row in breakers:
-        telemetry.breaker_open.labels(row["target"]).set(row["tenants"])
+    telemetry.breaker_open.set(breakers)

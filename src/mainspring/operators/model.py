@@ -182,7 +182,11 @@ class Described:
 
     def takes(self, outcome: str | None, error: str | None) -> bool:
         """Tell whether a letter of the kind is meant, by what it died of."""
-        return self.cause is None or cause_of(outcome, error) == cause_of(None, self.cause)
+        if self.cause is None:
+            return True
+        own = cause_of(outcome, error)
+        # as the desk lists it, or an error of that cause
+        return own in (self.cause, cause_of(None, self.cause))
 
 
 Asked: TypeAlias = Named | Described

@@ -138,7 +138,7 @@ def drained(log: Log) -> Finding:
         said = (
             f"event {log.position + 1} of {log.head} is missing: this tenant's log is not drained behind it"
         )
-        return bad("drain", said, "restore the event from a backup")
+        return bad("drain", said, "restore the event from a backup, or give it up: `mainspring event skip`")
     if not log.undrained or log.lag_seconds < LAG_WARNING_SECONDS:
         return ok("drain", f"at event {log.position} of {log.head}")
     said = f"{log.undrained} events behind, the oldest for {span(log.lag_seconds)}"

@@ -35,7 +35,7 @@ def cause_of(outcome: str | None, error: str | None) -> str:
     """Return what failures of one kind have in common: the error's class and text without its ids, numbers and quotes. Pure."""
     line = next((line.strip() for line in (error or "")[:CAUSE_READ_MAX].splitlines() if line.strip()), "")
     text = " ".join(_VARIABLE.sub(lambda found: found["telling"] or "…", line).split())
-    return (text or outcome or "no error was given")[:CAUSE_LENGTH_MAX]
+    return (text or outcome or "no error was given")[:CAUSE_LENGTH_MAX].rstrip()
 
 
 # What a replay would do ---------------------------------------------------------------------------------------

@@ -45,9 +45,16 @@ update mainspring.agents
 
 -- name: restart_queued_timeouts
 -- An agent is resumed: its runs wait for a runner from now on.
-update mainspring.runs
-   set queued_until = clock_timestamp() + make_interval(secs => queued_timeout_seconds)
- where tenant_id = $1 and agent_id = $2 and state = 'queued' and queued_until is not null;
+with waiting as materialized (
+    select id from mainspring.runs
+     where tenant_id = $1 and agent_id = $2 and state = 'queued' and queued_until is not null
+     order by id
+       for no key update
+)
+update mainspring.runs r
+   set queued_until = clock_timestamp() + make_interval(secs => r.queued_timeout_seconds)
+  from waiting
+ where r.tenant_id = $1 and r.id = waiting.id and r.state = 'queued';
 
 -- name: rename_account
 update mainspring.accounts

@@ -26,7 +26,11 @@ select kind, count(*) as owed,
        coalesce(extract(epoch from statement_timestamp() - min(not_before) filter (
            where state = 'pending' and not_before <= statement_timestamp())), 0)::float8 as overdue_seconds
 from (
-    select kind, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'pending'
+    -- what waits for a target that is down is not late: the target is told of by itself
+    select e.kind, e.state, e.created_at, case when b.open_until is null then e.not_before end as not_before
+    from mainspring.effects e
+    left join mainspring.breakers b on b.tenant_id = e.tenant_id and b.target = e.target
+    where e.tenant_id = $1 and e.state = 'pending'
     union all
     select kind, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'claimed'
 ) live
@@ -78,7 +82,8 @@ order by down_since
 limit 20;
 
 -- name: long_transactions
--- Of this login alone: another's are not shown to it. A transaction that stays open holds its tenant's log, or keeps dead rows.
+-- Asked as the login itself, of which all the server's connections are: another's are not shown to it. A transaction that stays open
+-- holds its tenant's log, or keeps dead rows.
 select count(*) as open, coalesce(extract(epoch from statement_timestamp() - min(xact_start)), 0)::float8 as oldest_seconds
 from pg_stat_activity
 where usename = current_user and pid <> pg_backend_pid() and datname = current_database() and xact_start is not null;

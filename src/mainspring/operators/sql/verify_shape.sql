@@ -268,6 +268,9 @@ with late as (
       from mainspring.effects e
      cross join late
      where e.tenant_id = $1 and e.state = 'pending' and e.family = 'executed' and e.not_before < late.before
+       -- what waits for a target that is down is not overdue: one row at a time tries whether it is back
+       and not exists (select from mainspring.breakers b
+                        where b.tenant_id = e.tenant_id and b.target = e.target and b.open_until is not null)
      group by e.kind
     union all
     select format('effect %s (%s %s) is held by %s, whose lease ran out %s ago', e.id, e.kind, e.key, coalesce(e.worker, 'nobody'),
