@@ -44,7 +44,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     # of the server, not of a tenant
     ("wiring", "readiness"): (2, "the schema's version and what it lacks"),
     ("wiring", "check schema"): (1, "the same, before it starts"),
-    ("operators.doctor", "doctor"): (4, "the server's time, schema, walls and long transactions; no tenant's rows"),
+    ("operators.doctor", "doctor"): (3, "the server's time, schema and walls; no tenant's rows"),
     ("operators.metrics", "metrics"): (2, "gauges over all tenants, counted and without a name"),
     ("agents.service", "metrics"): (1, "the same, of runs and runners"),
 }  # fmt: skip
