@@ -110,6 +110,9 @@ class Settings(BaseSettings):
     run_attempts_max: int = Field(
         default=3, ge=1, le=100, description="attempts of a run before it is lost for good"
     )
+    session_lease_seconds: float = Field(
+        default=30.0, ge=1, le=3600, description="an agent's silence before its session is lost"
+    )
     webhook_allow_private: bool = Field(
         default=False, description="let webhooks call private, loopback and link-local addresses"
     )

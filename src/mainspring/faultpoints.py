@@ -35,6 +35,14 @@ class FaultPoint(StrEnum):
     RUNS_BEFORE_COMPLETE = "runs.before_complete"
     RUNS_AFTER_COMPLETE = "runs.after_complete"
     DESK_AFTER_REPLAY = "desk.after_replay"
+    POST_BEFORE_COMMIT = "post.before_commit"
+    POST_AFTER_COMMIT = "post.after_commit"
+    MESSAGE_SETTLE_BEFORE_COMMIT = "message_settle.before_commit"
+    MESSAGE_SETTLE_AFTER_COMMIT = "message_settle.after_commit"
+    INBOX_AFTER_OFFER = "inbox.after_offer"
+    INBOX_BEFORE_ACK = "inbox.before_ack"
+    INBOX_AFTER_ACK = "inbox.after_ack"
+    SESSION_AFTER_START = "session.after_start"
 
 
 class FaultRaised(Exception):

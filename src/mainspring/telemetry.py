@@ -26,6 +26,10 @@ claims_lost = Counter(
     "Claims that renewal found gone; their work was cancelled here.",
     registry=REGISTRY,
 )
+offers = Counter("mainspring_offers", "Messages handed to an agent's session.", registry=REGISTRY)
+acks = Counter(
+    "mainspring_acks", "Messages that a session has put into its agent's context.", registry=REGISTRY
+)
 sweep_repaired = Counter(
     "mainspring_sweep_repaired",
     "Rows that a net found and a fast path had missed.",

@@ -25,6 +25,9 @@ from mainspring.agents.verbs import RunVerbs
 from mainspring.boards import effects as boards_effects
 from mainspring.boards import verbs as board_verbs
 from mainspring.boards.service import BoardService
+from mainspring.chat import build as chat_room
+from mainspring.chat.build import ChatRoom
+from mainspring.chat.model import SessionPolicy
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
@@ -112,6 +115,7 @@ class Services:
     runs: RunService
     asks: AskService
     runners: RunnerService
+    talk: ChatRoom
     rules: RuleService
     tokens: TokenService
     keys: KeyService
@@ -186,6 +190,15 @@ def join(settings: Settings, pool: Pool) -> Services:
     room = agents_room.build(
         spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
     )
+    talk = chat_room.build(
+        spine,
+        db,
+        store,
+        board_verbs,
+        run_verbs,
+        SessionPolicy(lease_seconds=settings.session_lease_seconds),
+        tick_seconds=settings.floor_tick_seconds,
+    )
     keys = KeyService(db)
     boards = BoardService(spine, db, run_verbs)
     log = LogService(db, spine)
@@ -216,6 +229,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         runs=room.runs,
         asks=room.asks,
         runners=room.runners,
+        talk=talk,
         rules=RuleService(spine, db),
         tokens=room.tokens,
         keys=keys,

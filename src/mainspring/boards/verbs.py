@@ -43,6 +43,13 @@ async def get_card(tx: Tx, card_id: UUID) -> Card | None:
     return await reads.read_card(tx.handle, tx.tenant, card_id)
 
 
+async def find_card(tx: Tx, ref: str) -> Card | None:
+    """Return the card of this id or key, None when it is not there or deleted."""
+    parsed = model.parse_ref(ref)
+    card_id = None if parsed is None else await reads.find_card_id(tx.handle, tx.tenant, parsed)
+    return None if card_id is None else await get_card(tx, card_id)
+
+
 async def lock_card(tx: Tx, card_id: UUID) -> Card | None:
     """Lock the card's row until the transaction ends and return it as it is then; None when it is not there or deleted."""
     if await tx.handle.fetchval(_LOCK_CARD, tx.tenant, card_id) is None:

@@ -14,6 +14,7 @@ DEADLINES: Mapping[str, tuple[str, ...]] = {
     "firings": ("fired_at", "kept_until"),
     "asks": ("expires_at",),
     "operations": ("created_at",),
+    "sessions": ("lease_until", "seen_at"),
 }
 # only told to people: shifting them would change no decision
 RECORDS: Mapping[str, tuple[str, ...]] = {
@@ -33,4 +34,11 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "operations": ("ended_at",),
     "audit": ("at",),
     "webhook_secrets": ("created_at",),
+    "channels": ("created_at", "archived_at"),
+    "members": ("joined_at",),
+    "topics": ("created_at", "archived_at"),
+    "messages": ("settled_at", "posted_at", "edited_at"),
+    "sessions": ("started_at", "ended_at"),
+    "pins": ("pinned_at",),
+    "inbox_items": ("created_at", "read_at"),
 }

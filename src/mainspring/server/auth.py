@@ -56,6 +56,7 @@ class Access:
 _VIEW, _CHANGE, _OPERATE = Access(Role.VIEWER), Access(Role.MEMBER), Access(Role.OPERATOR)
 _OWN_CARD_READ = Access(Role.VIEWER, WITH_RUN, own="card")
 _OWN_CARD = Access(Role.MEMBER, WITH_RUN, own="card")
+_SESSION = Access(Role.MEMBER, RUNNERS | {"agent", "run"})
 
 VERBS: Mapping[str, Access] = {
     "account.whoami": Access(Role.VIEWER, ANYONE),
@@ -96,6 +97,28 @@ VERBS: Mapping[str, Access] = {
     "ask.list": _VIEW,
     "ask.show": _VIEW,
     "ask.answer": _CHANGE,
+    "channel.list": _VIEW,
+    "channel.show": _VIEW,
+    "channel.members": _VIEW,
+    "channel.topics": _VIEW,
+    "channel.create": _CHANGE,
+    "channel.join": _CHANGE,
+    "channel.leave": _CHANGE,
+    "message.list": _VIEW,
+    "message.show": _VIEW,
+    "message.search": _VIEW,
+    "message.post": Access(Role.MEMBER, PEOPLE | RUNNERS),
+    "message.edit": Access(Role.MEMBER, PEOPLE | RUNNERS),
+    "card.comment": _OWN_CARD,
+    "inbox.list": _VIEW,
+    "inbox.ack": _VIEW,
+    "session.list": _VIEW,
+    # an agent's own token, or that of a runner that names it
+    "session.start": _SESSION,
+    "session.heartbeat": _SESSION,
+    "session.settle": _SESSION,
+    "session.inbox": _SESSION,
+    "session.ack": _SESSION,
     "rule.list": _VIEW,
     "rule.show": _VIEW,
     "rule.create": _OPERATE,

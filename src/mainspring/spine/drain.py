@@ -23,7 +23,7 @@ from mainspring.spine.effects import (
     Failed,
     NewEffect,
     Outcome,
-    check_executed,
+    check_family,
 )
 from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
 from mainspring.spine.events import Event
@@ -35,7 +35,7 @@ log = logging.getLogger("mainspring.spine")
 
 # Raised, together with the schema's by a migration, whenever an older drain would make something else of a log: a new kind of event that
 # owes, a new term, act or option of rules (tests/test_engine_version.py says what each version knows).
-ENGINE_VERSION = 2
+ENGINE_VERSION = 3
 TENANTS_MAX = 200
 EVENTS_MAX = 500
 EVENTS_A_TENANT_MAX = 200
@@ -274,7 +274,7 @@ def owed_by(obligation: Obligation[H], event: Event, verdict: object) -> tuple[N
     match verdict:
         case Owes(effects):
             for effect in effects:
-                check_executed(effect)
+                check_family(effect)
             return tuple(
                 effect if effect.event_seq is not None else replace(effect, event_seq=event.seq)
                 for effect in effects

@@ -135,8 +135,8 @@ class NewEffect:
         event_seq: the event that owes it; whoever judges an event need not say it.
         target: the thing outside that it depends on, when it is another than its kind's. A host or a service, of which there are
             few, and not a customer: what is owed to one that is down waits, and the rest is looked for target by target.
-        delay_seconds: earliest start, from the moment of owing.
-        family: only what is executed can be owed; nobody carries out the other one yet.
+        delay_seconds: earliest start, from the moment of owing; infinite for an offered one: it is held until somebody sets it free.
+        family: `executed` by a worker, or `offered` to its recipient, who comes for it.
     """
 
     kind: str
@@ -157,7 +157,8 @@ class NewEffect:
         if not 0 < len(self.key) <= KEY_LENGTH_MAX:
             raise Misuse(f"an effect's key has 1 to {KEY_LENGTH_MAX} characters")
         check_target(self.target)
-        check_delay(self.delay_seconds)
+        if self.family == "executed" or self.delay_seconds != math.inf:
+            check_delay(self.delay_seconds)
 
 
 def check_target(target: str) -> None:
@@ -166,10 +167,10 @@ def check_target(target: str) -> None:
         raise Misuse(f"a target's name has at most {TARGET_LENGTH_MAX} characters")
 
 
-def check_executed(effect: NewEffect) -> None:
-    """Raise Misuse for an effect that nobody would carry out: it would be owed for ever."""
-    if effect.family != "executed":
-        raise Misuse(f"nobody carries out effects of family {effect.family} yet")
+def check_family(effect: NewEffect) -> None:
+    """Raise Misuse for an effect that nobody would come for: it would be owed for ever."""
+    if effect.family == "offered" and (effect.recipient_id is None or effect.topic_id is None):
+        raise Misuse("an effect that is offered names its recipient, and the topic that it stands in line in")
 
 
 @dataclass(frozen=True, slots=True)

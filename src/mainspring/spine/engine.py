@@ -105,6 +105,7 @@ class Spine(Generic[H]):
         self._obligations: list[Obligation[H]] = []
         self._executors: dict[str, Executor[H]] = {}
         self._listeners: list[Callable[[UUID, tuple[str, ...]], None]] = []
+        self._owed_listeners: list[Callable[[], None]] = []
         self.drain: Drain[H] = Drain(store, self._obligations, complete=self._complete)
         self.worker: Worker[H] = Worker(
             store,
@@ -245,6 +246,10 @@ class Spine(Generic[H]):
         """Call `listener(tenant, kinds)` after each commit in this process that appended events."""
         self._listeners.append(listener)
 
+    def on_owed(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each round of this process's drain that has owed something."""
+        self._owed_listeners.append(listener)
+
     # transactions -------------------------------------------------------------------------------------------
 
     async def create_tenant(self, tenant: UUID, name: str) -> bool:
@@ -356,6 +361,8 @@ class Spine(Generic[H]):
         drained = await self.drain.run_once()
         if drained.owed:
             self._worker_loop.poke()
+            for listener in self._owed_listeners:
+                listener()
         return drained.events > 0
 
     async def _worker_round(self) -> bool:

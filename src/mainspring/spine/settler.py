@@ -171,10 +171,11 @@ class Settler(Generic[H]):
             for effect, settlement in buried:
                 if effect.kind == EVENT_KIND.name and effect.payload.get(UNTOLD):
                     continue
-                tx.append(_dead(effect, settlement, causes.get(effect.event_seq or 0)))
+                tx.append(dead_event(effect, settlement, causes.get(effect.event_seq or 0)))
 
 
-def _dead(effect: Effect, settlement: Settlement, cause: Event | None) -> NewEvent:
+def dead_event(effect: Effect, settlement: Settlement, cause: Event | None) -> NewEvent:
+    """Return what is said of an effect that has just died; `cause` is the event that owed it."""
     facts = {
         "id": str(effect.id),
         "kind": effect.kind,

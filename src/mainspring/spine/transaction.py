@@ -13,7 +13,7 @@ from uuid import UUID
 
 from mainspring import tracing
 from mainspring.faultpoints import FaultPoint, reach
-from mainspring.spine.effects import AlreadyOwed, NewEffect, Owed, check_executed
+from mainspring.spine.effects import AlreadyOwed, NewEffect, Owed, check_family
 from mainspring.spine.errors import Misuse
 from mainspring.spine.events import NewEvent
 from mainspring.spine.ports import H, Store
@@ -55,7 +55,7 @@ class Transaction(Generic[H]):
         """Owe an effect without an event. Raises Misuse when it is owed already with another payload."""
         if self._closed:
             raise Misuse("this transaction has written its events already")
-        check_executed(effect)
+        check_family(effect)
         [owed] = await self._store.owe(self.handle, [(self.tenant, self._complete(effect))])
         if isinstance(owed, Owed):
             self._owed.append((self.tenant, owed.id))

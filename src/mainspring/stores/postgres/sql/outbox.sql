@@ -13,7 +13,8 @@ with given as (
         (tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, recipient_id, topic_id, target, payload, state,
          not_before)
     select tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, recipient_id, topic_id, target,
-           payload::jsonb, 'pending', clock_timestamp() + delay_seconds * interval '1 second'
+           payload::jsonb, 'pending',
+           case when delay_seconds = 'infinity' then 'infinity' else clock_timestamp() + delay_seconds * interval '1 second' end
     from given
     order by tenant_id, kind, key
     on conflict do nothing

@@ -1,0 +1,67 @@
+"""This room put together, for the wiring: its services, and its loops on the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from mainspring.chat import effects
+from mainspring.chat.model import Cards, Runs, SessionPolicy
+from mainspring.chat.nets import Nets
+from mainspring.chat.service import ChatService
+from mainspring.chat.sessions import SessionService, SessionVerbs
+from mainspring.chat.waits import Waits
+from mainspring.db import Database
+from mainspring.rooms import ServerSpine
+
+if TYPE_CHECKING:
+    from mainspring.stores.postgres import PostgresStore
+
+_UNSETTLED_EVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRoom:
+    """Everything that the chat room offers."""
+
+    chat: ChatService
+    sessions: SessionService
+    waits: Waits
+    nets: Nets
+
+
+def build(
+    spine: ServerSpine,
+    db: Database,
+    store: PostgresStore,
+    cards: Cards,
+    runs: Runs,
+    policy: SessionPolicy,
+    *,
+    tick_seconds: float,
+) -> ChatRoom:
+    """Build the room and register its loops; they start and stop with the engine."""
+    effects.register(spine, runs)
+    verbs = SessionVerbs(store, policy)
+    waits, nets = Waits(db), Nets(spine, db, verbs)
+    polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
+    waits.poke = polling.poke
+    waking = spine.register_loop("wakes", nets.wake, every_seconds=tick_seconds)
+    spine.register_loop("sessions", nets.reap_sessions, every_seconds=min(5.0, policy.lease_seconds / 6))
+    spine.register_loop("unsettled messages", nets.settle_left_behind, every_seconds=_UNSETTLED_EVERY_SECONDS)
+
+    def heard(_tenant: UUID, kinds: tuple[str, ...]) -> None:
+        if any(kind.startswith("session.") for kind in kinds):
+            waking.poke()
+            polling.poke()
+
+    def owed() -> None:
+        polling.poke()
+        waking.poke()
+
+    spine.on_commit(heard)
+    spine.on_owed(owed)
+    return ChatRoom(
+        chat=ChatService(spine, db, cards), sessions=SessionService(spine, db, verbs), waits=waits, nets=nets
+    )

@@ -1,0 +1,419 @@
+"""Commands and queries on channels, topics and messages. Takes who acts and what they want; leaves it done in one transaction, with its
+events, or refused with nothing written.
+
+What the actor may not see does not exist for them: every method begins with the one predicate of `reads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from mainspring.chat import checks, model, reads, verbs, words
+from mainspring.chat.model import Cards, Channel, Member, Message, PostPolicy, Speaking, Topic, Visibility
+from mainspring.chat.rows import SQL, topic_of
+from mainspring.db import Database, Scope
+from mainspring.faultpoints import FaultPoint, reach
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, Conflict, FieldError, Forbidden, Invalid, NotFound, ServerSpine, Tx
+from mainspring.spine.events import NewEvent
+
+_ADD_CHANNEL = SQL["add_channel"]
+_CHANNEL_OF_BOARD = SQL["channel_of_board"]
+_JOIN = SQL["join_channel"]
+_LEAVE = SQL["leave_channel"]
+_COUNT_MEMBERS = SQL["count_members"]
+_ACCOUNTS = SQL["accounts_by_handle"]
+_TOPICS = SQL["topics"]
+_OF_CHANNEL = SQL["messages_of_channel"]
+_AFTER = SQL["messages_after"]
+_OF_TOPIC = SQL["messages_of_topic"]
+_SEARCH = SQL["search"]
+_RAREST = SQL["rarest_word"]
+_LOCK_CHANNEL = SQL["lock_channel"]
+_INBOX_ITEMS = SQL["inbox_items"]
+_READ_INBOX_ITEMS = SQL["read_inbox_items"]
+
+MEMBERS_MAX: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """What became of a post. `lost`: the session that it came from is over, so nobody holds it back."""
+
+    message: Message
+    new: bool
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxItem:
+    """A message that waits for a person."""
+
+    id: UUID
+    message: Message
+    read: bool
+
+
+class ChatService:
+    """Channels and what is said in them, one method a command or query, one transaction a method."""
+
+    def __init__(self, spine: ServerSpine, db: Database, cards: Cards) -> None:
+        self._spine = spine
+        self._db = db
+        self._cards = cards
+
+    # Channels -------------------------------------------------------------------------------------------------
+
+    async def create_channel(
+        self, actor: Actor, *, name: str, purpose: str, visibility: Visibility, post_policy: PostPolicy
+    ) -> Channel:
+        """Make a channel; who makes it is its owner and first member. Raises Invalid, and Conflict when its name is taken."""
+        name = checks.channel_name(name)
+        async with self._spine.open(actor.tenant_id) as tx:
+            made = await tx.handle.fetchval(
+                _ADD_CHANNEL,
+                tx.tenant,
+                new_id(),
+                name,
+                purpose.strip(),
+                visibility,
+                post_policy,
+                actor.account_id,
+                None,
+            )
+            if made is None:
+                raise Conflict(f"there is a channel {name} already", code="channel_name_taken")
+            channel = await _seen(tx.handle, actor, str(made), as_engine=True)
+            await _join(tx, channel, _itself(actor), actor, subscribed=True)
+            return channel
+
+    async def list_channels(
+        self, actor: Actor, *, after: UUID | None = None, limit: int = 50
+    ) -> list[Channel]:
+        """Return the channels that the actor sees, oldest first."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            return await reads.list_channels(
+                scope, actor.tenant_id, actor.account_id, after=after, limit=limit
+            )
+
+    async def get_channel(self, actor: Actor, ref: str) -> Channel:
+        """Return the channel of this id or name. Raises NotFound."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            return await _seen(scope, actor, ref)
+
+    async def list_members(
+        self, actor: Actor, ref: str, *, after: UUID | None = None, limit: int = 50
+    ) -> list[Member]:
+        """Return a channel's members. Raises NotFound."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            channel = await _seen(scope, actor, ref)
+            return await reads.members(scope, actor.tenant_id, channel.id, after=after, limit=limit)
+
+    async def join(self, actor: Actor, ref: str, handle: str | None, *, subscribed: bool) -> Member:
+        """Make an account a member, or change whether it subscribes; without a handle, the actor. A member may bring others in.
+
+        Raises NotFound, Invalid, and Conflict when the channel is full.
+        """
+        async with self._spine.open(actor.tenant_id) as tx:
+            channel = await _seen(tx.handle, actor, ref)
+            who = await _account(tx, actor, handle)
+            return await _join(tx, channel, who, actor, subscribed=subscribed)
+
+    async def leave(self, actor: Actor, ref: str, handle: str | None) -> None:
+        """End an account's membership; without a handle, the actor's. Others are removed by the channel's owner alone.
+
+        Raises NotFound, Forbidden.
+        """
+        async with self._spine.open(actor.tenant_id) as tx:
+            channel = await _seen(tx.handle, actor, ref)
+            who = await _account(tx, actor, handle)
+            if who.account_id != actor.account_id and channel.owner_id not in (None, actor.account_id):
+                raise Forbidden("others are removed by the channel's owner")
+            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            if await tx.handle.execute(_LEAVE, tx.tenant, channel.id, who.account_id):
+                _append_member(tx, "member.left", channel, who, actor)
+
+    # Topics ---------------------------------------------------------------------------------------------------
+
+    async def list_topics(
+        self,
+        actor: Actor,
+        ref: str,
+        *,
+        archived: bool,
+        after: tuple[int, UUID] | None = None,
+        limit: int = 50,
+    ) -> list[tuple[Topic, int]]:
+        """Return a channel's topics, the one that was spoken in last first, each with its last seq. Raises NotFound."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            channel = await _seen(scope, actor, ref)
+            seq, topic = after or (None, None)
+            rows = await scope.fetch(_TOPICS, actor.tenant_id, channel.id, archived, seq, topic, limit)
+        return [(topic_of(row), row["last_seq"]) for row in rows]
+
+    # Messages -------------------------------------------------------------------------------------------------
+
+    async def post(
+        self,
+        actor: Actor,
+        ref: str,
+        *,
+        topic: str | None,
+        blocks: Sequence[Mapping[str, Any]],
+        mentions: Sequence[str],
+        request_id: str,
+        final: bool = False,
+        speaking: Speaking | None = None,
+        may_broadcast: bool = False,
+    ) -> Posted:
+        """Post a message. The same request is the same message. Raises NotFound, Invalid, Forbidden."""
+        new = checks.new_message(
+            topic=topic,
+            given=blocks,
+            named=mentions,
+            request_id=request_id,
+            final=final,
+            author_kind=actor.kind,
+            may_broadcast=may_broadcast,
+        )
+        async with self._spine.open(actor.tenant_id) as tx:
+            session = None if speaking is None else await _speaker(tx, actor, speaking)
+            channel = await _seen(tx.handle, actor, ref)
+            _may_post(channel, actor)
+            turn = None if speaking is None else _turn(session, speaking)
+            message, is_new = await verbs.post(tx, channel, new, actor, session=session, turn=turn)
+            reach(FaultPoint.POST_BEFORE_COMMIT)
+        reach(FaultPoint.POST_AFTER_COMMIT)
+        return Posted(message=message, new=is_new, lost=session is not None and not session.is_live)
+
+    async def comment(
+        self,
+        actor: Actor,
+        card_ref: str,
+        *,
+        blocks: Sequence[Mapping[str, Any]],
+        mentions: Sequence[str],
+        request_id: str,
+        may_broadcast: bool = False,
+    ) -> Posted:
+        """Post a message to a card's topic, in its board's channel; both are made if need be. Raises NotFound, Invalid, Forbidden."""
+        async with self._spine.open(actor.tenant_id) as tx:
+            card = await self._cards.find_card(tx, card_ref)
+            if card is None:
+                raise NotFound("card", card_ref)
+            new = checks.new_message(
+                topic=card.key,
+                given=blocks,
+                named=mentions,
+                request_id=request_id,
+                final=False,
+                author_kind=actor.kind,
+                may_broadcast=may_broadcast,
+            )
+            channel = await _channel_of_board(tx, card.board.id, card.board.key, actor)
+            _may_post(channel, actor)
+            message, is_new = await verbs.post(tx, channel, new, actor, card_id=card.id)
+            reach(FaultPoint.POST_BEFORE_COMMIT)
+        reach(FaultPoint.POST_AFTER_COMMIT)
+        return Posted(message=message, new=is_new, lost=False)
+
+    async def edit(
+        self,
+        actor: Actor,
+        message_id: UUID,
+        *,
+        blocks: Sequence[Mapping[str, Any]] | None,
+        expected_revision: int | None,
+        final: bool = False,
+        speaking: Speaking | None = None,
+    ) -> Message:
+        """Give the actor's own message new blocks, settle it early, or both. Raises NotFound, Invalid, Conflict."""
+        kept = None if blocks is None else checks.blocks(blocks)
+        async with self._spine.open(actor.tenant_id) as tx:
+            if speaking is not None:
+                await _speaker(tx, actor, speaking)
+            found = await reads.find_message(tx.handle, tx.tenant, _itself(actor).account_id, message_id)
+            if found is None:
+                raise NotFound("message", message_id)
+            if found.author_id != actor.account_id:
+                raise Forbidden("a message is edited by its author")
+            message = await verbs.lock_message(tx, message_id)
+            assert message is not None
+            if expected_revision is not None and expected_revision != message.revision:
+                raise Conflict(
+                    f"it is at revision {message.revision}, not {expected_revision}", code="message_edited"
+                )
+            return await verbs.edit(tx, message, message.blocks if kept is None else kept, actor, final=final)
+
+    async def get_message(self, actor: Actor, message_id: UUID) -> Message:
+        """Return a message. Raises NotFound."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            found = await reads.find_message(scope, actor.tenant_id, _itself(actor).account_id, message_id)
+        if found is None:
+            raise NotFound("message", message_id)
+        return found
+
+    async def history(
+        self,
+        actor: Actor,
+        ref: str,
+        *,
+        topic: UUID | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+    ) -> list[Message]:
+        """Return a channel's messages, or a topic's: the newest first, before a seq; or the oldest first, behind `after`."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            channel = await _seen(scope, actor, ref)
+            if topic is not None:
+                rows = await scope.fetch(_OF_TOPIC, actor.tenant_id, topic, before, limit)
+            elif after is not None:
+                rows = await scope.fetch(_AFTER, actor.tenant_id, channel.id, after, limit)
+            else:
+                rows = await scope.fetch(_OF_CHANNEL, actor.tenant_id, channel.id, before, limit)
+            found = await reads.messages_in_order(scope, actor.tenant_id, [row["id"] for row in rows])
+        return [message for message in found if message.channel_id == channel.id]
+
+    async def search(
+        self, actor: Actor, text: str, *, channel: str | None, before: UUID | None = None, limit: int = 50
+    ) -> list[Message]:
+        """Return the messages that the actor sees and that have all words of the text, the newest first. Raises Invalid, NotFound."""
+        asked = words.words(text)[:20]
+        if not asked:
+            raise Invalid(FieldError("/q", "names no word"))
+        async with self._db.tenant(actor.tenant_id) as scope:
+            within = None if channel is None else (await _seen(scope, actor, channel)).id
+            first: str = await scope.fetchval(_RAREST, actor.tenant_id, asked)
+            others = [word for word in asked if word != first]
+            rows = await scope.fetch(
+                _SEARCH, actor.tenant_id, first, others, actor.account_id, within, before, limit
+            )
+            return await reads.messages_in_order(scope, actor.tenant_id, [row["id"] for row in rows])
+
+    # A person's inbox -----------------------------------------------------------------------------------------
+
+    async def inbox(
+        self, actor: Actor, *, read: bool, after: UUID | None = None, limit: int = 50
+    ) -> list[InboxItem]:
+        """Return the messages that mention the actor, the newest first: the unread ones, or all. What it may not see is left out."""
+        account = _itself(actor).account_id
+        async with self._db.tenant(actor.tenant_id) as scope:
+            rows = await scope.fetch(_INBOX_ITEMS, actor.tenant_id, account, read, after, limit)
+            messages = {
+                message.id: message
+                for message in await reads.read_messages(
+                    scope, actor.tenant_id, [row["message_id"] for row in rows]
+                )
+            }
+            seen = await reads.visible(
+                scope, actor.tenant_id, account, {message.channel_id for message in messages.values()}
+            )
+        return [
+            InboxItem(id=row["id"], message=messages[row["message_id"]], read=row["read_at"] is not None)
+            for row in rows
+            if messages[row["message_id"]].channel_id in seen
+        ]
+
+    async def mark_read(self, actor: Actor, ids: Sequence[UUID]) -> int:
+        """Mark items of the actor's inbox as read; return how many there were."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            return len(
+                await scope.fetch(_READ_INBOX_ITEMS, actor.tenant_id, _itself(actor).account_id, list(ids))
+            )
+
+
+# Who, where, and whether --------------------------------------------------------------------------------------
+
+
+def _itself(actor: Actor) -> Member:
+    if actor.account_id is None:
+        raise Forbidden("this is for an account")
+    return Member(account_id=actor.account_id, kind=actor.kind, handle=actor.handle, subscribed=True)
+
+
+async def _seen(scope: Scope, actor: Actor, ref: str, *, as_engine: bool = False) -> Channel:
+    account = None if as_engine else _itself(actor).account_id
+    channel = await reads.find_channel(scope, actor.tenant_id, account, ref)
+    if channel is None:
+        raise NotFound("channel", ref)
+    return channel
+
+
+async def _account(tx: Tx, actor: Actor, handle: str | None) -> Member:
+    if handle is None:
+        return _itself(actor)
+    name = handle.strip().lstrip("@").lower()
+    rows = await tx.handle.fetch(_ACCOUNTS, tx.tenant, [name])
+    if not rows:
+        raise Invalid(FieldError("/account", f"there is nobody called {name}"))
+    [row] = rows
+    return Member(account_id=row["id"], kind=row["kind"], handle=row["handle"], subscribed=False)
+
+
+async def _join(tx: Tx, channel: Channel, who: Member, actor: Actor, *, subscribed: bool) -> Member:
+    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+    joined = await tx.handle.fetchval(_JOIN, tx.tenant, channel.id, who.account_id, subscribed)
+    if joined:
+        if await tx.handle.fetchval(_COUNT_MEMBERS, tx.tenant, channel.id) > MEMBERS_MAX:
+            raise Conflict(f"a channel has at most {MEMBERS_MAX} members", code="channel_full")
+        _append_member(tx, "member.joined", channel, who, actor)
+    return Member(account_id=who.account_id, kind=who.kind, handle=who.handle, subscribed=subscribed)
+
+
+def _may_post(channel: Channel, actor: Actor) -> None:
+    if channel.archived_at is not None:
+        raise Conflict(f"channel {channel.name} is archived", code="channel_archived")
+    if channel.post_policy == "owner" and channel.owner_id != actor.account_id:
+        raise Forbidden(f"nobody but its owner posts to {channel.name}")
+
+
+async def _speaker(tx: Tx, actor: Actor, speaking: Speaking) -> model.Session:
+    """Lock and return the session that an agent says it speaks from; it may be over."""
+    session = await verbs.lock_session(tx, speaking.session_id)
+    if session is None or session.claim_id != speaking.claim_id or session.agent_id != actor.account_id:
+        raise NotFound("session", speaking.session_id)
+    return session
+
+
+def _turn(session: model.Session | None, speaking: Speaking) -> int | None:
+    if session is None:
+        return None
+    return session.turn if speaking.turn is None else speaking.turn
+
+
+async def _channel_of_board(tx: Tx, board_id: UUID, board_key: str, actor: Actor) -> Channel:
+    """Return a board's channel, made if need be; its name is the board's, or the nearest that is free."""
+    names = [board_key.lower(), f"{board_key.lower()}-board", f"board-{board_id.hex[:12]}"]
+    for name in ["", *names]:
+        if name:
+            await tx.handle.fetchval(
+                _ADD_CHANNEL,
+                tx.tenant,
+                new_id(),
+                name,
+                f"Board {board_key}",
+                "open",
+                "members",
+                None,
+                board_id,
+            )
+        found = await tx.handle.fetchval(_CHANNEL_OF_BOARD, tx.tenant, board_id)
+        if found is not None:
+            return await _seen(tx.handle, actor, str(found))
+    raise Conflict(f"no name is free for the channel of board {board_key}", code="channel_name_taken")
+
+
+def _append_member(tx: Tx, kind: str, channel: Channel, who: Member, actor: Actor) -> None:
+    member = {"id": str(who.account_id), "kind": who.kind, "handle": who.handle}
+    data = {
+        "channel": {"id": str(channel.id), "name": channel.name},
+        "member": member,
+        "actor": actor.snapshot(),
+    }
+    tx.append(
+        NewEvent(kind, subject=str(channel.id), data=data, actor_id=actor.account_id, cause=actor.cause)
+    )

@@ -1,0 +1,1 @@
+"""The boards room's named statements."""

@@ -1,0 +1,182 @@
+-- name: messages_by_id
+select m.id, m.channel_id, c.name as channel_name, m.topic_id, t.name as topic_name, t.card_id, m.channel_seq, m.author_id,
+       a.kind as author_kind, a.handle as author_handle, m.run_id, m.session_id, m.turn, m.blocks, m.mentions, m.broadcast,
+       m.revision, m.request_id, m.sent, m.cause_seq, m.via, m.depth, m.trust, m.hops, m.settled_by, m.settled_at, m.posted_at,
+       m.edited_at
+  from mainspring.messages m
+  join mainspring.channels c on c.tenant_id = m.tenant_id and c.id = m.channel_id
+  join mainspring.topics t on t.tenant_id = m.tenant_id and t.id = m.topic_id
+  join mainspring.accounts a on a.tenant_id = m.tenant_id and a.id = m.author_id
+ where m.tenant_id = $1 and m.id = any($2::uuid[])
+ order by m.channel_id, m.channel_seq;
+
+-- name: messages_of_channel
+-- The newest first, before a seq.
+select m.id from mainspring.messages m
+ where m.tenant_id = $1 and m.channel_id = $2 and ($3::bigint is null or m.channel_seq < $3)
+ order by m.channel_seq desc
+ limit $4;
+
+-- name: messages_after
+-- Those behind a seq, the oldest first.
+select m.id from mainspring.messages m
+ where m.tenant_id = $1 and m.channel_id = $2 and m.channel_seq > $3
+ order by m.channel_seq
+ limit $4;
+
+-- name: messages_of_topic
+select m.id from mainspring.messages m
+ where m.tenant_id = $1 and m.topic_id = $2 and ($3::bigint is null or m.channel_seq < $3)
+ order by m.channel_seq desc
+ limit $4;
+
+-- name: message_of_request
+select id, sent from mainspring.messages where tenant_id = $1 and author_id = $2 and request_id = $3;
+
+-- name: add_message
+-- The next seq of its channel, whose row the caller has locked. A second post of the same name inserts nothing.
+with given as (
+    select last_seq + 1 as seq from mainspring.channels where tenant_id = $1 and id = $3
+), added as (
+    insert into mainspring.messages
+        (tenant_id, id, channel_id, topic_id, channel_seq, author_id, run_id, session_id, turn, blocks, mentions, broadcast,
+         request_id, sent, cause_seq, via, depth, trust, hops, settled_at, settled_by)
+    select $1, $2, $3, $4, given.seq, $5, $6, $7, $8, $9, $10::uuid[], $11, $12, $13, $14, $15::uuid[], $16, $17, $18,
+           case when $19::text is not null then clock_timestamp() end, $19
+      from given
+    on conflict (tenant_id, author_id, request_id) do nothing
+    returning channel_seq
+), counted as (
+    update mainspring.channels set last_seq = added.channel_seq from added where tenant_id = $1 and id = $3
+)
+update mainspring.topics
+   set last_seq = added.channel_seq, hops = $18
+  from added
+ where tenant_id = $1 and id = $4
+returning added.channel_seq;
+
+-- name: add_words
+insert into mainspring.message_words (tenant_id, word, message_id)
+select $1, w, $2 from unnest($3::text[]) as w
+order by w
+on conflict do nothing;
+
+-- name: drop_words
+delete from mainspring.message_words where tenant_id = $1 and message_id = $2 and not (word = any($3::text[]));
+
+-- name: lock_message
+select id from mainspring.messages where tenant_id = $1 and id = $2 for no key update;
+
+-- name: write_edit
+update mainspring.messages
+   set blocks = $4, revision = revision + 1, edited_at = clock_timestamp()
+ where tenant_id = $1 and id = $2 and revision = $3
+returning revision;
+
+-- name: settle_message
+update mainspring.messages
+   set settled_at = clock_timestamp(), settled_by = $3
+ where tenant_id = $1 and id = $2 and settled_at is null;
+
+-- name: settle_turns
+-- Of the session, whose row the caller has locked: what was written through this turn.
+with held as materialized (
+    select id from mainspring.messages
+     where tenant_id = $1 and session_id = $2 and turn <= $3 and settled_at is null
+     order by id
+       for no key update
+)
+update mainspring.messages m
+   set settled_at = clock_timestamp(), settled_by = $4
+  from held
+ where m.tenant_id = $1 and m.id = held.id
+returning m.id;
+
+-- name: past_their_session
+-- I-13: messages that are held though their session is past them, of whichever tenant. Every edge settles them itself; this is its net.
+select distinct m.tenant_id, m.session_id
+  from mainspring.messages m
+  join mainspring.sessions s on s.tenant_id = m.tenant_id and s.id = m.session_id
+ where m.settled_at is null and (m.turn <= s.settled_turn or s.lease_until is null)
+ limit $1;
+
+-- name: concerned
+-- Of these channels, whom a message may be owed to: who subscribes, who is mentioned and sees the channel, and all of a channel that is
+-- called as a whole.
+select g.message_id, a.id as account_id, a.kind, a.handle, coalesce(m.subscribed, false) as subscribed
+  from unnest($2::uuid[], $3::uuid[], $4::boolean[]) as g (message_id, channel_id, everybody)
+  join mainspring.channels c on c.tenant_id = $1 and c.id = g.channel_id
+  cross join lateral (
+      select m.account_id, m.subscribed
+        from mainspring.members m
+       where m.tenant_id = $1 and m.channel_id = g.channel_id
+         and (g.everybody or m.subscribed
+              or m.account_id = any(array(select unnest(x.mentions) from mainspring.messages x
+                                           where x.tenant_id = $1 and x.id = g.message_id)))
+      union all
+      select u.account_id, false
+        from (select unnest(x.mentions) as account_id from mainspring.messages x where x.tenant_id = $1 and x.id = g.message_id) u
+       where c.visibility = 'open'
+         and not exists (select from mainspring.members n
+                          where n.tenant_id = $1 and n.channel_id = g.channel_id and n.account_id = u.account_id)
+  ) m
+  join mainspring.accounts a on a.tenant_id = $1 and a.id = m.account_id;
+
+-- name: last_settling
+-- To whom the last revision that settled was owed.
+select e.data -> 'recipients' as recipients
+  from mainspring.events e
+ where e.tenant_id = $1 and e.subject = $2 and e.kind = 'message.settled'
+ order by e.seq desc
+ limit 1;
+
+-- name: add_inbox_items
+insert into mainspring.inbox_items (tenant_id, account_id, id, message_id)
+select $1, g.account_id, g.id, $4
+  from unnest($2::uuid[], $3::uuid[]) as g (account_id, id)
+on conflict do nothing;
+
+-- name: inbox_items
+select i.id, i.message_id, i.created_at, i.read_at
+  from mainspring.inbox_items i
+ where i.tenant_id = $1 and i.account_id = $2 and ($3::boolean or i.read_at is null)
+   and ($4::uuid is null or i.id < $4)
+ order by i.id desc
+ limit $5;
+
+-- name: read_inbox_items
+update mainspring.inbox_items
+   set read_at = coalesce(read_at, clock_timestamp())
+ where tenant_id = $1 and account_id = $2 and id = any($3::uuid[])
+returning id;
+
+-- name: release_held
+-- A person has spoken in the topic: what waited for that is due.
+update mainspring.effects
+   set not_before = clock_timestamp()
+ where tenant_id = $1 and topic_id = $2 and family = 'offered' and state = 'pending' and not_before = 'infinity';
+
+-- name: search
+-- Messages with all of these words, the newest first, in channels that the account sees.
+select m.id
+  from mainspring.message_words w
+  join mainspring.messages m on m.tenant_id = w.tenant_id and m.id = w.message_id
+  join mainspring.channels c on c.tenant_id = m.tenant_id and c.id = m.channel_id
+ where w.tenant_id = $1 and w.word = $2
+   and not exists (select from unnest($3::text[]) as other (word)
+                    where not exists (select from mainspring.message_words o
+                                       where o.tenant_id = $1 and o.word = other.word and o.message_id = w.message_id))
+   and (c.visibility = 'open'
+        or exists (select from mainspring.members n
+                    where n.tenant_id = $1 and n.channel_id = c.id and n.account_id = $4))
+   and ($5::uuid is null or m.channel_id = $5)
+   and ($6::uuid is null or w.message_id < $6)
+ order by w.message_id desc
+ limit $7;
+
+-- name: rarest_word
+-- Which of these words the fewest messages have, looked at so far and no further.
+select w.word
+  from unnest($2::text[]) as w (word)
+ order by (select count(*) from (select from mainspring.message_words o where o.tenant_id = $1 and o.word = w.word limit 1000) n)
+ limit 1;

@@ -1,0 +1,139 @@
+-- name: offerable
+-- What a session may have, topic by topic: the rows that it holds, and those that it could take, as an unbroken beginning of what
+-- each topic owes its agent. A row that waits, or that another session holds, keeps those behind it; a steer passes deliveries by.
+-- Topics are walked along the index of live rows, and of each no more than is offered at once.
+with recursive walk as (
+    (select e.topic_id from mainspring.effects e
+      where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed')
+      order by e.topic_id limit 1)
+    union all
+    select (select e.topic_id from mainspring.effects e
+             where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed')
+               and e.topic_id > walk.topic_id
+             order by e.topic_id limit 1)
+      from walk where walk.topic_id is not null
+), asked as materialized (
+    select w.topic_id
+      from walk w
+     where w.topic_id is not null
+       and case when $4::uuid is null
+                then not exists (select from mainspring.sessions s
+                                  where s.tenant_id = $1 and s.agent_id = $2 and s.lease_until is not null and s.topic_id = w.topic_id)
+                else w.topic_id = $4 end
+     limit 200
+), rows as (
+    select e.*, bool_or(e.waits) over (partition by e.topic_id, e.kind order by e.event_seq, e.id) as blocked
+      from asked a
+      cross join lateral (
+          select r.topic_id, r.id, r.kind, r.event_seq, r.payload, r.state,
+                 r.state = 'claimed' and r.worker = $3 as mine,
+                 case when r.state = 'claimed' then r.worker is distinct from $3
+                      else r.not_before > statement_timestamp() end as waits
+            from mainspring.effects r
+           where r.tenant_id = $1 and r.recipient_id = $2 and r.topic_id = a.topic_id and r.family = 'offered'
+             and r.state in ('pending', 'claimed')
+           order by r.event_seq, r.id
+           limit $6
+      ) e
+)
+select id, kind, event_seq, (payload ->> 'message_id')::uuid as message_id, mine
+  from rows
+ where mine or (not blocked and (kind = 'steer' or $5::boolean))
+ order by event_seq, id;
+
+-- name: offer
+-- The session's lease holds them, so they have none of their own that could run out.
+update mainspring.effects e
+   set state = 'claimed', worker = $3, claim_id = gen_random_uuid(), claimed_at = clock_timestamp(), lease_until = 'infinity'
+ where e.tenant_id = $1 and e.id = any($2::uuid[]) and e.state = 'pending' and e.family = 'offered'
+   and e.not_before <= statement_timestamp();
+
+-- name: held
+-- What a session holds, in the order in which it was owed.
+select e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target, e.attempts,
+       e.crashes, e.deferrals, e.epoch, e.claim_id, e.topic_id, e.claimed_at, (e.payload ->> 'message_id')::uuid as message_id
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.worker = $2 and e.family = 'offered' and e.state = 'claimed'
+ order by e.event_seq, e.id;
+
+-- name: drop_unseen
+-- Its recipient may not see the channel any more: it is owed to nobody.
+update mainspring.effects
+   set state = 'dropped', outcome = 'dropped(no member of the channel any more)', claim_id = null, lease_until = null,
+       settled_at = clock_timestamp()
+ where tenant_id = $1 and id = any($2::uuid[]) and family = 'offered' and state in ('pending', 'claimed');
+
+-- name: release
+-- What a session held and did not read, when it ends: free, but for an attempt of the one that may have ended it.
+update mainspring.effects
+   set state = 'pending', claim_id = null, lease_until = null, not_before = clock_timestamp(),
+       crashes = crashes + (id is not distinct from $3::uuid)::integer
+ where tenant_id = $1 and worker = $2 and family = 'offered' and state = 'claimed';
+
+-- name: note_crash
+insert into mainspring.effect_attempts (tenant_id, effect_id, claim_id, n, epoch, worker, started_at, ended_at, outcome, error)
+select e.tenant_id, e.id, e.claim_id,
+       1 + (select count(*) from mainspring.effect_attempts a where a.tenant_id = e.tenant_id and a.effect_id = e.id),
+       e.epoch, e.worker, e.claimed_at, clock_timestamp(), $3, $4
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.id = $2
+on conflict do nothing;
+
+-- name: owed_count
+select count(*)
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed')
+   and ($3::uuid is null or e.topic_id = $3);
+
+-- name: pinned_for
+-- The pins of the channels that an agent is in: what its context begins with.
+select p.message_id
+  from mainspring.members m
+  join mainspring.pins p on p.tenant_id = m.tenant_id and p.channel_id = m.channel_id
+ where m.tenant_id = $1 and m.account_id = $2
+ order by p.channel_id, p.place
+ limit 100;
+
+-- name: waiting_sessions
+-- Of these sessions, those whose agent is owed something that it could be offered now, or that have ended.
+select s.tenant_id, s.id
+  from unnest($1::uuid[], $2::uuid[]) as g (tenant_id, id)
+  join mainspring.sessions s on s.tenant_id = g.tenant_id and s.id = g.id
+ where s.lease_until is null
+    or exists (select from mainspring.effects e
+                where e.tenant_id = s.tenant_id and e.recipient_id = s.agent_id and e.family = 'offered' and e.state = 'pending'
+                  and e.not_before <= statement_timestamp()
+                  and (e.kind = 'steer' or s.state = 'ready')
+                  and (s.topic_id is null or e.topic_id = s.topic_id));
+
+-- name: to_wake
+-- Agents that want to be woken, are owed something, and have nobody who reads it: no live session, no wake under way, and no run that
+-- one made.
+select a.tenant_id, a.id as agent_id, a.wakes
+  from mainspring.agents a
+ where a.wake and not a.paused
+   and ($1::uuid is null or a.tenant_id = $1) and ($2::uuid is null or a.id = $2)
+   and exists (select from mainspring.effects e
+                where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.family = 'offered' and e.state = 'pending'
+                  and e.not_before <= statement_timestamp())
+   and not exists (select from mainspring.sessions s
+                    where s.tenant_id = a.tenant_id and s.agent_id = a.id and s.lease_until is not null and s.topic_id is null)
+   and ($3::boolean or not exists (select from mainspring.effects e
+                    where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.kind = 'wake' and e.state in ('pending', 'claimed')))
+   and not exists (select from mainspring.runs r
+                    where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.effect_kind = 'wake'
+                      and r.state in ('queued', 'claimed', 'running', 'needs_input'))
+ order by a.tenant_id, a.id
+ limit $4;
+
+-- name: oldest_owed
+-- The oldest event that owes an agent something now, and how much it is owed in all.
+select min(e.event_seq) as event_seq, count(*) as owed
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed');
+
+-- name: count_wake
+update mainspring.agents set wakes = wakes + 1 where tenant_id = $1 and id = $2;
+
+-- name: forget_wakes
+update mainspring.agents set wakes = 0 where tenant_id = $1 and id = $2 and wakes > 0;

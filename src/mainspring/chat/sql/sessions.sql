@@ -1,0 +1,110 @@
+-- name: lock_agent
+select id from mainspring.agents where tenant_id = $1 and id = $2 for no key update;
+
+-- name: sessions
+select s.id, s.agent_id, a.handle as agent_handle, s.run_id, s.topic_id, s.state, s.turn, s.settled_turn, s.claim_id, s.lease_until,
+       s.acked_seq, s.acked_via, s.acked_depth, s.acked_trust, s.acked_turn, s.started_at, s.seen_at, s.ended_at, s.reason
+  from mainspring.sessions s
+  join mainspring.accounts a on a.tenant_id = s.tenant_id and a.id = s.agent_id
+ where s.tenant_id = $1 and s.id = any($2::uuid[])
+ order by s.id;
+
+-- name: list_sessions
+-- The newest first; $3: the live ones alone.
+select s.id
+  from mainspring.sessions s
+ where s.tenant_id = $1 and ($2::uuid is null or s.agent_id = $2) and (not $3::boolean or s.lease_until is not null)
+   and ($4::uuid is null or s.id < $4)
+ order by s.id desc
+ limit $5;
+
+-- name: lock_session
+select id from mainspring.sessions where tenant_id = $1 and id = $2 for no key update;
+
+-- name: live_session
+-- The one that stands in the way of another: of the agent's inbox ($3 null), or of a run.
+select s.id, s.seen_at > statement_timestamp() - make_interval(secs => $4::double precision) as fresh
+  from mainspring.sessions s
+ where s.tenant_id = $1 and s.agent_id = $2 and s.lease_until is not null
+   and case when $3::uuid is null then s.topic_id is null else s.run_id = $3 end
+   for no key update;
+
+-- name: add_session
+insert into mainspring.sessions (tenant_id, id, agent_id, run_id, topic_id, state, claim_id, lease_until)
+values ($1, $2, $3, $4, $5, 'ready', $6, clock_timestamp() + make_interval(secs => $7::double precision));
+
+-- name: renew_session
+-- A turn that begins is the session's turn from now on.
+update mainspring.sessions
+   set lease_until = clock_timestamp() + make_interval(secs => $3::double precision),
+       seen_at = clock_timestamp(),
+       turn = greatest(turn, coalesce($4::bigint, turn)),
+       state = case when greatest(turn, coalesce($4::bigint, turn)) > settled_turn then 'working' else 'ready' end
+ where tenant_id = $1 and id = $2 and lease_until is not null;
+
+-- name: settle_session
+-- Through this turn, and no further back than it had come.
+update mainspring.sessions
+   set turn = greatest(turn, $3), settled_turn = greatest(settled_turn, $3),
+       state = case when greatest(turn, $3) > greatest(settled_turn, $3) then 'working' else 'ready' end,
+       lease_until = clock_timestamp() + make_interval(secs => $4::double precision), seen_at = clock_timestamp()
+ where tenant_id = $1 and id = $2 and lease_until is not null;
+
+-- name: end_session
+update mainspring.sessions
+   set state = $3, lease_until = null, ended_at = clock_timestamp(), reason = $4, settled_turn = turn
+ where tenant_id = $1 and id = $2 and lease_until is not null;
+
+-- name: note_acked
+-- What is written from here on in this turn descends from it.
+update mainspring.sessions
+   set acked_seq = $3, acked_via = $4::uuid[], acked_depth = $5, acked_trust = $6, acked_turn = turn
+ where tenant_id = $1 and id = $2;
+
+-- name: expired_sessions
+-- Tenants that have one whose lease has run out.
+select distinct tenant_id from mainspring.sessions where lease_until < statement_timestamp() and not (tenant_id = any($2::uuid[]))
+ limit $1;
+
+-- name: lock_expired
+select id from mainspring.sessions
+ where tenant_id = $1 and lease_until < statement_timestamp()
+ order by id
+ limit $2
+   for no key update skip locked;
+
+-- name: sessions_of_ended_runs
+select distinct s.tenant_id
+  from mainspring.sessions s
+  join mainspring.runs r on r.tenant_id = s.tenant_id and r.id = s.run_id
+ where s.lease_until is not null and s.run_id is not null and r.state not in ('claimed', 'running')
+   and not (s.tenant_id = any($2::uuid[]))
+ limit $1;
+
+-- name: lock_of_ended_runs
+select s.id
+  from mainspring.sessions s
+  join mainspring.runs r on r.tenant_id = s.tenant_id and r.id = s.run_id
+ where s.tenant_id = $1 and s.lease_until is not null and r.state not in ('claimed', 'running')
+ order by s.id
+ limit $2
+   for no key update of s skip locked;
+
+-- name: agents_named
+select a.id, n.handle
+  from mainspring.agents a
+  join mainspring.accounts n on n.tenant_id = a.tenant_id and n.id = a.id
+ where a.tenant_id = $1 and a.id = any($2::uuid[]);
+
+-- name: agent_of_session
+select n.id, n.handle
+  from mainspring.sessions s
+  join mainspring.accounts n on n.tenant_id = s.tenant_id and n.id = s.agent_id
+ where s.tenant_id = $1 and s.id = $2;
+
+-- name: topic_of_run
+-- The topic of a run's card, if anything was ever said in it.
+select t.id
+  from mainspring.runs r
+  join mainspring.topics t on t.tenant_id = r.tenant_id and t.card_id = r.card_id
+ where r.tenant_id = $1 and r.id = $2;

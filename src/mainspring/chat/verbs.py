@@ -1,0 +1,258 @@
+"""What can be done to messages inside an open transaction: posting, editing, settling. Takes rows read under their locks; leaves them
+written and their events appended, which the transaction writes at its end. If it dies here, the transaction was never committed.
+
+Locks are taken in one order: session, channel, topic, message. A settle edge locks its session first, so that a post of that session
+comes wholly before it, and is settled by it, or wholly after it, and sees that its turn is over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from mainspring.chat import model, reads, words
+from mainspring.chat.model import (
+    Block,
+    Channel,
+    Member,
+    Message,
+    NewMessage,
+    Recipients,
+    Session,
+    SettledBy,
+    Topic,
+)
+from mainspring.chat.rows import SQL, session_of, topic_of
+from mainspring.db import Scope
+from mainspring.ids import new_id
+from mainspring.rooms import Actor, FieldError, Invalid, Tx
+from mainspring.spine.events import Cause, NewEvent, Trust, least_trusted
+
+_LOCK_CHANNEL = SQL["lock_channel"]
+_MESSAGE_OF_REQUEST = SQL["message_of_request"]
+_MAKE_TOPIC = SQL["make_topic"]
+_ADD_MESSAGE = SQL["add_message"]
+_ADD_WORDS = SQL["add_words"]
+_DROP_WORDS = SQL["drop_words"]
+_ACCOUNTS = SQL["accounts_by_handle"]
+_JOIN_BY_POSTING = SQL["join_by_posting"]
+_CONCERNED = SQL["concerned"]
+_ADD_INBOX_ITEMS = SQL["add_inbox_items"]
+_RELEASE_HELD = SQL["release_held"]
+_SETTLE_TURNS = SQL["settle_turns"]
+_SETTLE_MESSAGE = SQL["settle_message"]
+_LOCK_MESSAGE = SQL["lock_message"]
+_WRITE_EDIT = SQL["write_edit"]
+_LAST_SETTLING = SQL["last_settling"]
+_LOCK_SESSION = SQL["lock_session"]
+_SESSIONS = SQL["sessions"]
+
+POSTED: Final = "message.posted"
+UPDATED: Final = "message.updated"
+SETTLED: Final = "message.settled"
+
+
+async def lock_session(tx: Tx, session_id: UUID) -> Session | None:
+    """Lock a session until the transaction ends and return it as it is then."""
+    if await tx.handle.fetchval(_LOCK_SESSION, tx.tenant, session_id) is None:
+        return None
+    return (await read_sessions(tx.handle, tx.tenant, [session_id]))[0]
+
+
+async def read_sessions(scope: Scope, tenant: UUID, ids: Collection[UUID]) -> list[Session]:
+    """Return those of the sessions that exist, by id."""
+    return [session_of(row) for row in await scope.fetch(_SESSIONS, tenant, list(ids))]
+
+
+# Posting ------------------------------------------------------------------------------------------------------
+
+
+async def post(
+    tx: Tx,
+    channel: Channel,
+    new: NewMessage,
+    actor: Actor,
+    *,
+    session: Session | None = None,
+    turn: int | None = None,
+    card_id: UUID | None = None,
+) -> tuple[Message, bool]:
+    """Post a message to a channel that its author sees and may post to; return it, and whether it is new.
+
+    The same request is the same message. `session` is locked, and is the author's.
+    """
+    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+    if (stored := await _posted_before(tx, new, actor)) is not None:
+        return stored, False
+    topic = await make_topic(tx, channel, new.topic, card_id=card_id)
+    await tx.handle.execute(_JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, actor.kind == "human")
+    mentions = await _accounts(tx, new.mentions, actor)
+    held = model.is_held(session, turn) and not new.final
+    message_id = new_id()
+    cause = _cause(session, actor)
+    written = await tx.handle.fetchval(
+        _ADD_MESSAGE, tx.tenant, message_id, channel.id, topic.id, actor.account_id, actor.run_id,
+        None if session is None else session.id, turn, list(new.blocks), mentions, new.broadcast, new.request_id, new.sent,
+        cause.seq, list(cause.via), cause.depth, cause.trust, _hops(topic, actor),
+        None if held else str(_settled_at_once(session, turn, new)),
+    )  # fmt: skip
+    if written is None:  # the same name, in another channel, a moment ago
+        raise _taken(new)
+    [message] = await reads.read_messages(tx.handle, tx.tenant, [message_id])
+    await tx.handle.execute(_ADD_WORDS, tx.tenant, message_id, words.words(message.text))
+    if actor.kind == "human" and topic.hops > model.HOPS_MAX:
+        await tx.handle.execute(_RELEASE_HELD, tx.tenant, topic.id)
+    _append(tx, POSTED, message, actor)
+    if not held:
+        await _announce_settled(tx, [message], actor)
+    return message, True
+
+
+async def make_topic(tx: Tx, channel: Channel, name: str, *, card_id: UUID | None = None) -> Topic:
+    """Return the topic of that name, made or brought back if need be."""
+    row = await tx.handle.fetchrow(_MAKE_TOPIC, tx.tenant, new_id(), channel.id, name, card_id)
+    assert row is not None
+    return topic_of(row)
+
+
+async def _posted_before(tx: Tx, new: NewMessage, actor: Actor) -> Message | None:
+    row = await tx.handle.fetchrow(_MESSAGE_OF_REQUEST, tx.tenant, actor.account_id, new.request_id)
+    if row is None:
+        return None
+    if row["sent"] != new.sent:
+        raise _taken(new)
+    return (await reads.read_messages(tx.handle, tx.tenant, [row["id"]]))[0]
+
+
+def _taken(new: NewMessage) -> Invalid:
+    return Invalid(
+        FieldError("/request_id", f"another message was posted under {new.request_id!r}"),
+        code="request_id_reused",
+    )
+
+
+async def _accounts(tx: Tx, handles: Collection[str], actor: Actor) -> list[UUID]:
+    """Return whom a message means. A name in a person's text may stand for nobody; an agent that names nobody is told."""
+    if not handles:
+        return []
+    found = {row["handle"]: row["id"] for row in await tx.handle.fetch(_ACCOUNTS, tx.tenant, sorted(handles))}
+    if actor.kind == "agent" and (unknown := sorted(set(handles) - set(found))):
+        raise Invalid(FieldError("/mentions", f"there is nobody called {', '.join(unknown)}"))
+    return sorted(found.values())
+
+
+def _cause(session: Session | None, actor: Actor) -> Cause:
+    cause = model.cause_of_post(session, actor.cause)
+    if actor.kind == "agent":
+        return replace(cause, trust=least_trusted(cause.trust, Trust.AGENT))
+    return cause
+
+
+def _hops(topic: Topic, actor: Actor) -> int:
+    return topic.hops + 1 if actor.kind == "agent" else 0
+
+
+def _settled_at_once(session: Session | None, turn: int | None, new: NewMessage) -> SettledBy:
+    return SettledBy.FINAL if new.final and model.is_held(session, turn) else SettledBy.POST
+
+
+# Editing ------------------------------------------------------------------------------------------------------
+
+
+async def lock_message(tx: Tx, message_id: UUID) -> Message | None:
+    """Lock a message until the transaction ends and return it as it is then."""
+    if await tx.handle.fetchval(_LOCK_MESSAGE, tx.tenant, message_id) is None:
+        return None
+    return (await reads.read_messages(tx.handle, tx.tenant, [message_id]))[0]
+
+
+async def edit(tx: Tx, message: Message, blocks: Sequence[Block], actor: Actor, *, final: bool) -> Message:
+    """Give a locked message new blocks. What was settled for its author, not by them, settles again, and is owed again to whoever
+    was owed it before; any other edit of a settled message owes nothing."""
+    changed = tuple(blocks) != tuple(message.blocks)
+    if changed:
+        await tx.handle.fetchval(_WRITE_EDIT, tx.tenant, message.id, message.revision, list(blocks))
+        [message] = await reads.read_messages(tx.handle, tx.tenant, [message.id])
+        found = words.words(message.text)
+        await tx.handle.execute(_DROP_WORDS, tx.tenant, message.id, found)
+        await tx.handle.execute(_ADD_WORDS, tx.tenant, message.id, found)
+        _append(tx, UPDATED, message, actor)
+    if message.settled_by is None:
+        return await settle_early(tx, message, actor) if final else message
+    if changed and message.settled_by in model.CUT_OFF:
+        told = await tx.handle.fetchval(_LAST_SETTLING, tx.tenant, str(message.id))
+        owed = Recipients() if told is None else Recipients.of_json(told)
+        await _announce(tx, message, owed, actor)
+    return message
+
+
+async def settle_early(tx: Tx, message: Message, actor: Actor) -> Message:
+    """Settle one locked message before its turn ends."""
+    if not await tx.handle.execute(_SETTLE_MESSAGE, tx.tenant, message.id, str(SettledBy.FINAL)):
+        return message
+    [settled] = await reads.read_messages(tx.handle, tx.tenant, [message.id])
+    await _announce_settled(tx, [settled], actor)
+    return settled
+
+
+# Settling -----------------------------------------------------------------------------------------------------
+
+
+async def settle_messages(tx: Tx, session: Session, through: int, by: SettledBy, actor: Actor) -> int:
+    """Settle what a locked session's agent wrote through a turn; return how many. Only what was not settled is, and told of, once."""
+    rows = await tx.handle.fetch(_SETTLE_TURNS, tx.tenant, session.id, through, str(by))
+    if rows:
+        settled = await reads.read_messages(tx.handle, tx.tenant, [row["id"] for row in rows])
+        await _announce_settled(tx, settled, actor)
+    return len(rows)
+
+
+async def _announce_settled(tx: Tx, messages: Sequence[Message], actor: Actor) -> None:
+    """Say of messages that they are settled, and to whom they are owed from now on."""
+    concerned = await _concerned(tx, messages)
+    for message in messages:
+        await _announce(tx, message, model.recipients(message, concerned.get(message.id, ())), actor)
+
+
+async def _announce(tx: Tx, message: Message, owed: Recipients, actor: Actor) -> None:
+    if owed.people:
+        items = [new_id() for _ in owed.people]
+        await tx.handle.execute(_ADD_INBOX_ITEMS, tx.tenant, list(owed.people), items, message.id)
+    _append(tx, SETTLED, message, actor, recipients=owed.as_json())
+
+
+async def _concerned(tx: Tx, messages: Iterable[Message]) -> Mapping[UUID, Sequence[Member]]:
+    asked = list(messages)
+    rows = await tx.handle.fetch(
+        _CONCERNED,
+        tx.tenant,
+        [message.id for message in asked],
+        [message.channel_id for message in asked],
+        [message.broadcast is not None for message in asked],
+    )
+    found: defaultdict[UUID, list[Member]] = defaultdict(list)
+    for row in rows:
+        found[row["message_id"]].append(
+            Member(
+                account_id=row["account_id"],
+                kind=row["kind"],
+                handle=row["handle"],
+                subscribed=row["subscribed"],
+            )
+        )
+    return found
+
+
+def _append(tx: Tx, kind: str, message: Message, actor: Actor, **more: Any) -> None:
+    tx.append(
+        NewEvent(
+            kind,
+            subject=str(message.id),
+            data={"message": model.snapshot(message), "actor": actor.snapshot(), **more},
+            actor_id=actor.account_id,
+            cause=message.cause,
+        )
+    )

@@ -1,0 +1,252 @@
+"""`/channels`: channels, their members and topics, and what is said in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from mainspring.chat.model import Channel, Member, Topic
+from mainspring.chat.service import ChatService
+from mainspring.server.auth import Caller, require
+from mainspring.server.keyed import Route
+from mainspring.server.pages import Paging, unseal
+from mainspring.server.routes.messages import MessageOut, MessagePage, NewMessage, post_as, shown, speaking_of
+
+router = APIRouter(prefix="/channels", tags=["channels"], route_class=Route)
+
+Ref = Annotated[str, Path(max_length=100, description="Id or name")]
+
+
+class NewChannel(BaseModel):
+    """A channel to be made. `open`: everybody of the tenant reads it, and joins by posting; `shared`: its members alone know of it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1, max_length=80, examples=["general"])
+    purpose: str = Field(default="", max_length=1000)
+    visibility: Literal["open", "shared"] = "open"
+    post_policy: Literal["members", "owner"] = Field(
+        default="members", description="`owner`: nobody posts but its owner"
+    )
+
+
+class ChannelOut(BaseModel):
+    """A channel. `last_seq` is that of its last message."""
+
+    id: UUID
+    name: str
+    purpose: str
+    visibility: Literal["open", "shared"]
+    post_policy: Literal["members", "owner"]
+    owner_id: UUID | None
+    board_id: UUID | None
+    last_seq: int
+    version: int
+    created_at: datetime
+    archived_at: datetime | None
+
+
+class ChannelPage(BaseModel):
+    """A page of channels, oldest first."""
+
+    data: list[ChannelOut]
+    next: str | None
+
+
+class Joining(BaseModel):
+    """Who joins, and whether every message is owed to them, or those alone that mention them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    account: str | None = Field(
+        default=None, min_length=1, max_length=100, description="A handle; the caller without it"
+    )
+    subscribed: bool = True
+
+
+class MemberOut(BaseModel):
+    """A member of a channel."""
+
+    account_id: UUID
+    kind: Literal["human", "agent", "system"]
+    handle: str
+    subscribed: bool
+
+
+class MemberPage(BaseModel):
+    """A page of members."""
+
+    data: list[MemberOut]
+    next: str | None
+
+
+class TopicOut(BaseModel):
+    """A topic. `hops` counts the messages of agents since a person spoke last: behind 20, agents wait for one."""
+
+    id: UUID
+    channel_id: UUID
+    name: str
+    card_id: UUID | None
+    hops: int
+    archived_at: datetime | None
+
+
+class TopicPage(BaseModel):
+    """A page of topics, the one spoken in last first."""
+
+    data: list[TopicOut]
+    next: str | None
+
+
+def service_of(request: Request) -> ChatService:
+    """Return the service of this server."""
+    service: ChatService = request.app.state.services.talk.chat
+    return service
+
+
+def shown_channel(channel: Channel) -> dict[str, Any]:
+    """Return a channel as the API shows it."""
+    return {name: getattr(channel, name) for name in ChannelOut.model_fields}
+
+
+def shown_member(member: Member) -> dict[str, Any]:
+    """Return a member as the API shows it."""
+    return {name: getattr(member, name) for name in MemberOut.model_fields}
+
+
+def shown_topic(found: tuple[Topic, int]) -> dict[str, Any]:
+    """Return a topic as the API shows it."""
+    return {name: getattr(found[0], name) for name in TopicOut.model_fields}
+
+
+@router.get("", response_model=ChannelPage)
+async def list_channels(
+    request: Request, paging: Paging, caller: Annotated[Caller, require("channel.list")]
+) -> dict[str, Any]:
+    """List the channels that the caller sees, oldest first."""
+    rows = await service_of(request).list_channels(
+        caller.actor, after=paging.after_id(), limit=paging.limit + 1
+    )
+    return paging.page(rows, shown_channel, key=lambda channel: (channel.id,))
+
+
+@router.post("", response_model=ChannelOut, status_code=201)
+async def create_channel(
+    request: Request, body: NewChannel, caller: Annotated[Caller, require("channel.create")]
+) -> dict[str, Any]:
+    """Make a channel; the caller is its owner and first member. 409 `channel_name_taken`."""
+    made = await service_of(request).create_channel(
+        caller.actor,
+        name=body.name,
+        purpose=body.purpose,
+        visibility=body.visibility,
+        post_policy=body.post_policy,
+    )
+    return shown_channel(made)
+
+
+@router.get("/{channel}", response_model=ChannelOut)
+async def show_channel(
+    request: Request, channel: Ref, caller: Annotated[Caller, require("channel.show")]
+) -> dict[str, Any]:
+    """Show one channel."""
+    return shown_channel(await service_of(request).get_channel(caller.actor, channel))
+
+
+@router.get("/{channel}/members", response_model=MemberPage)
+async def list_members(
+    request: Request, channel: Ref, paging: Paging, caller: Annotated[Caller, require("channel.members")]
+) -> dict[str, Any]:
+    """List a channel's members."""
+    rows = await service_of(request).list_members(
+        caller.actor, channel, after=paging.after_id(), limit=paging.limit + 1
+    )
+    return paging.page(rows, shown_member, key=lambda member: (member.account_id,))
+
+
+@router.post("/{channel}/members", response_model=MemberOut)
+async def join_channel(
+    request: Request, channel: Ref, body: Joining, caller: Annotated[Caller, require("channel.join")]
+) -> dict[str, Any]:
+    """Join a channel, or bring an account into it; again, with another `subscribed`, changes that. Joining owes no history."""
+    member = await service_of(request).join(caller.actor, channel, body.account, subscribed=body.subscribed)
+    return shown_member(member)
+
+
+@router.delete("/{channel}/members/{account}", status_code=204)
+async def leave_channel(
+    request: Request,
+    channel: Ref,
+    account: Annotated[str, Path(max_length=100, description="A handle, or `me`")],
+    caller: Annotated[Caller, require("channel.leave")],
+) -> None:
+    """End a membership: what is still owed to that member is dropped when it would be offered, unless the channel is open."""
+    await service_of(request).leave(caller.actor, channel, None if account == "me" else account)
+
+
+@router.get("/{channel}/topics", response_model=TopicPage)
+async def list_topics(
+    request: Request,
+    channel: Ref,
+    paging: Paging,
+    caller: Annotated[Caller, require("channel.topics")],
+    state: Annotated[Literal["open", "all"], Query(description="All: archived ones, too")] = "open",
+) -> dict[str, Any]:
+    """List a channel's topics, the one that was spoken in last first."""
+    after = None if paging.after is None else unseal(paging.after, int, UUID)
+    rows = await service_of(request).list_topics(
+        caller.actor,
+        channel,
+        archived=state == "all",
+        after=after,  # type: ignore[arg-type]
+        limit=paging.limit + 1,
+    )
+    return paging.page(rows, shown_topic, key=lambda found: (found[1], found[0].id))
+
+
+@router.get("/{channel}/messages", response_model=MessagePage)
+async def history(
+    request: Request,
+    channel: Ref,
+    paging: Paging,
+    caller: Annotated[Caller, require("message.list")],
+    topic: Annotated[UUID | None, Query(description="Of this topic alone")] = None,
+    after_seq: Annotated[
+        int | None, Query(ge=0, description="Those behind this seq, the oldest first")
+    ] = None,
+) -> dict[str, Any]:
+    """List a channel's messages, the newest first, or from a seq on in the order in which they were posted."""
+    before = None if paging.after is None or after_seq is not None else unseal(paging.after, int)[0]
+    rows = await service_of(request).history(
+        caller.actor, channel, topic=topic, before=before, after=after_seq, limit=paging.limit + 1
+    )
+    return paging.page(rows, shown, key=lambda message: (message.channel_seq,))
+
+
+@router.post("/{channel}/messages", response_model=MessageOut, status_code=201)
+async def post_message(
+    request: Request,
+    response: Response,
+    channel: Ref,
+    body: NewMessage,
+    caller: Annotated[Caller, require("message.post")],
+) -> dict[str, Any]:
+    """Post a message; the topic is made if need be. Sent again with the same `request_id` it is the same message (200)."""
+    speaking = speaking_of(body.session)
+    posted = await service_of(request).post(
+        await post_as(request, caller, speaking),
+        channel,
+        topic=body.topic,
+        blocks=body.given_blocks(),
+        mentions=body.mentions,
+        request_id=body.request_id or str(uuid4()),
+        final=body.final,
+        speaking=speaking,
+        may_broadcast="broadcast" in caller.extras,
+    )
+    response.status_code = 201 if posted.new else 200
+    return {**shown(posted.message), "session_lost": posted.lost}

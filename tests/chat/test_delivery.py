@@ -1,0 +1,222 @@
+"""A message's way: posted, held while its author's turn goes on, settled, owed, offered, acked."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.rooms import Conflict, Invalid
+
+
+async def test_what_a_person_posts_reaches_who_subscribes(place):
+    echo = await place.reader("echo")
+    posted = await place.post("hello")
+    assert posted.message.settled_by == "post"
+    await place.drain()
+    assert await echo.read_all() == ["hello"]
+    assert await echo.inbox() == []
+    [row] = await place.effects("deliver")
+    assert row["state"] == "done"
+
+
+async def test_idempotent_retry_appends_nothing(place):
+    await place.agent("echo")
+    first = await place.post("once", request_id="r1")
+    events = len(await place.events())
+    again = await place.post("once", request_id="r1")
+    assert (again.message.id, again.new) == (first.message.id, False)
+    assert len(await place.events()) == events
+    with pytest.raises(Invalid):
+        await place.post("something else", request_id="r1")
+    await place.drain()
+    assert len(await place.effects("deliver")) == 1
+
+
+async def test_who_is_mentioned_is_steered_subscribed_or_not_and_never_both(place):
+    await place.agent("echo")
+    await place.agent("quiet", subscribed=False)
+    await place.agent("outside", subscribed=None)
+    await place.agent("idle", subscribed=False)
+    posted = await place.post("@echo and @quiet and @outside, but not `@idle`")
+    await place.drain()
+    assert await place.owed(posted.message) == {"echo": "steer", "quiet": "steer", "outside": "steer"}
+
+
+async def test_a_held_message_fires_at_the_settle_edge(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    held = (await author.post("working on it", turn=1)).message
+    assert held.settled_by is None
+    await place.drain()
+    assert await reader.inbox() == []
+    await author.settle(1)
+    await place.drain()
+    assert await reader.read_all() == ["working on it"]
+    assert (await place.message(held.id)).settled_by == "turn"
+
+
+async def test_turns_n_and_n_plus_one(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    await author.post("of the first", turn=1)
+    await author.beat(turn=2)
+    await author.post("of the second", turn=2)
+    session = await author.settle(1)
+    assert session.state == "working"
+    await place.drain()
+    assert await reader.read_all() == ["of the first"]
+    await author.settle(2)
+    await place.drain()
+    assert await reader.read_all() == ["of the second"]
+
+
+async def test_a_late_post_after_its_settle_is_held_by_nobody(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    await author.settle(1)
+    assert (await author.post("late", turn=1)).message.settled_by == "post"
+    await place.drain()
+    assert await reader.read_all() == ["late"]
+
+
+async def test_a_dead_author_settles_what_it_held(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    held = (await author.post("my last words", turn=1)).message
+    await place.ended([author])
+    assert (await place.message(held.id)).settled_by == "lease"
+    await place.drain()
+    reader = await place.session(reader.actor, takeover=True)
+    assert await reader.read_all() == ["my last words"]
+
+
+async def test_what_the_lease_settled_and_its_author_edits_reaches_its_readers_again(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    held = (await author.post("half a sen", turn=1)).message
+    await place.ended([author])
+    edited = await place.home.room.chat.edit(
+        author.actor, held.id, blocks=[{"type": "text", "text": "half a sentence"}], expected_revision=1
+    )
+    assert edited.revision == 2
+    await place.drain()
+    reader = await place.session(reader.actor, takeover=True)
+    # both rows stand, and both say what the message says now: content is the last settled revision
+    assert await reader.read_all() == ["half a sentence", "half a sentence"]
+
+
+async def test_a_displaced_session_is_over(place):
+    agent = await place.agent("echo")
+    first = await place.session(agent)
+    with pytest.raises(Conflict) as live:
+        await place.session(agent)
+    assert live.value.code == "session_live"
+    await place.post("to whom?")
+    await place.drain()
+    assert await first.texts() == ["to whom?"]
+    second = await place.session(agent, takeover=True)
+    with pytest.raises(Conflict) as over:
+        await first.inbox()
+    assert over.value.code == "session_displaced"
+    assert await second.read_all() == ["to whom?"]
+
+
+async def test_a_message_that_ends_its_agent_five_times_is_dead_and_the_next_is_delivered(place):
+    agent = await place.agent("echo")
+    await place.post("poison")
+    await place.post("fine")
+    await place.drain()
+    for _ in range(5):
+        session = await place.session(agent)
+        assert (await session.texts())[0] == "poison"
+        await place.ended([session])
+    [dead, _] = await place.effects("deliver")
+    assert (dead["state"], dead["outcome"]) == ("dead", "worker_crashed")
+    assert await (await place.session(agent)).read_all() == ["fine"]
+    assert len(await place.events("effect.dead")) == 1
+
+
+async def test_an_agent_with_nobody_to_read_is_woken_once(place):
+    await place.agent("echo", wake=True)
+    for n in range(30):
+        await place.post(f"message {n}")
+    await place.drain()
+    await place.home.room.nets.wake()
+    await place.home.room.nets.wake()
+    await place.drain()
+    assert len(await place.effects("wake")) == 1
+    assert len(await place.events("run.queued")) == 1
+    await place.home.room.nets.wake()
+    assert len(await place.effects("wake")) == 1
+
+
+async def test_a_steer_overtakes_and_deliveries_wait_for_the_turn(place):
+    reader = await place.reader("reader")
+    await reader.beat(turn=1)
+    await place.post("in passing")
+    await place.post("@reader at once")
+    await place.drain()
+    assert await reader.texts() == ["@reader at once"]
+    await reader.read_all()
+    await reader.settle(1)
+    assert await reader.texts() == ["in passing"]
+
+
+async def test_acks_come_in_the_order_of_their_topic(place):
+    reader = await place.reader("reader")
+    for text in ("a", "b"):
+        await place.post(text)
+    await place.drain()
+    [first, second] = await reader.inbox()
+    with pytest.raises(Conflict):
+        await reader.ack(second.id)
+    assert await reader.ack(first.id) == 1
+    assert await reader.ack(first.id) == 0
+    assert await reader.texts() == ["b"]
+
+
+async def test_who_was_removed_before_the_offer_reads_nothing(place):
+    await place.home.room.chat.create_channel(
+        place.anna, name="secret", purpose="", visibility="shared", post_policy="members"
+    )
+    agent = await place.agent("echo", channel="secret")
+    await place.post("for members", channel="secret")
+    await place.drain()
+    await place.home.room.chat.leave(place.anna, "secret", "echo")
+    reader = await place.session(agent)
+    assert await reader.inbox() == []
+    [row] = await place.effects("deliver")
+    assert (row["state"], row["outcome"]) == ("dropped", "dropped(no member of the channel any more)")
+
+
+async def test_two_agents_that_mention_each_other_stop_and_a_person_sets_them_going(place):
+    ping, pong = await place.reader("ping", subscribed=False), await place.reader("pong", subscribed=False)
+    await place.post("@ping begin")
+    said = 0
+    for _ in range(30):
+        for me, other in ((ping, "pong"), (pong, "ping")):
+            await place.drain()
+            for _text in await me.read_all():
+                said += 1
+                await place.post("and you?", by=me.actor, mentions=[other])
+    assert said == 21
+    [held] = [row for row in await place.effects("deliver", "steer") if row["state"] == "pending"]
+    assert held["not_before"].year == 9999
+    await place.post("go on")
+    await place.drain()
+    assert [len(await one.inbox()) for one in (ping, pong)] in ([1, 0], [0, 1])
+
+
+async def test_people_find_what_mentions_them(place):
+    ben = await place.person("ben")
+    await place.post("@ben and @anna, look")
+    [item] = await place.home.room.chat.inbox(ben, read=False)
+    assert item.message.text == "@ben and @anna, look"
+    assert await place.home.room.chat.mark_read(ben, [item.id]) == 1
+    assert await place.home.room.chat.inbox(ben, read=False) == []
+
+
+async def test_a_run_of_words_is_found(place):
+    await place.post("The quick brown fox")
+    await place.post("a lazy dog")
+    found = await place.home.room.chat.search(place.anna, "FOX quick", channel=None)
+    assert [message.text for message in found] == ["The quick brown fox"]
