@@ -303,6 +303,47 @@ class Hiccup:
         return Owes(NewEffect("nobody's", key=f"{event.seq}#hiccup"))
 
 
+async def chat(tour: Tour) -> None:
+    """Two agents and a person in a channel: held, settled, read, refused, taken over, ended, lost, woken."""
+    made = await tour.send("POST", "tokens", {"kind": "runner", "agents": ["echo", "other"]})
+    tour.tokens["reader"] = made["secret"]
+    await tour.admin.execute("update mainspring.agents set wake = true")
+    await tour.send("POST", "channels", {"name": "talk"})
+    for who in ("echo", "other", "member"):
+        await tour.send("POST", "channels/talk/members", {"account": who})
+    reader = await tour.send("POST", "sessions", {"agent": "echo"}, "reader")
+    writer = await tour.send("POST", "sessions", {"agent": "other"}, "reader")
+    claim = {"claim_id": writer["claim_id"]}
+    await tour.send("POST", f"sessions/{writer['id']}/heartbeat", {**claim, "turn": 1}, "reader")
+    session = {"id": writer["id"], **claim}
+    held = await tour.send("POST", "channels/talk/messages", {"text": "hel", "session": session}, "reader")
+    edit = {"text": "hello", "session": session}
+    await tour.send("PATCH", f"messages/{held['id']}", edit, "reader")
+    await tour.send("POST", f"sessions/{writer['id']}/settle", {**claim, "turn": 1}, "reader")
+    for text in ("one", "@member and @echo, two", "@agents three"):
+        await tour.send("POST", "channels/talk/messages", {"text": text, "topic": text})
+    await tour.settle()
+    where = f"sessions/{reader['id']}"
+    found = await tour.send("GET", f"{where}/inbox?wait=0&claim_id={reader['claim_id']}", None, "reader")
+    ids = [one["id"] for one in found["deliveries"]]
+    assert len(ids) == 4
+    refused = [{"id": ids[-1], "error": "too long"}]
+    acking = {"claim_id": reader["claim_id"], "deliveries": ids[:1], "refused": refused, "turn": 1}
+    await tour.send("POST", f"{where}/ack", acking, "reader")
+    inbox = await tour.send("GET", "inbox", None, "member")
+    await tour.send("POST", "inbox/ack", {"items": [one["id"] for one in inbox["data"]]}, "member")
+    await tour.send("POST", f"cards/{await tour.card()}/comments", {"text": "@echo a comment"})
+    ending = {"claim_id": reader["claim_id"], "state": "errored"}
+    await tour.send("POST", f"{where}/settle", ending, "reader")
+    await tour.send("POST", "sessions", {"agent": "other", "takeover": True}, "reader")
+    await tour.later(100)
+    tour.watch.label = "the nets"
+    await tour.services.talk.nets.run_once()
+    await tour.settle()
+    await tour.send("DELETE", "channels/talk/members/member")
+    assert await tour.admin.fetchval("select count(*) from mainspring.runs where effect_kind = 'wake'") == 2
+
+
 async def poison(tour: Tour) -> None:
     hiccup = Hiccup()
     tour.services.spine.register_obligation(hiccup)
@@ -344,7 +385,17 @@ async def loops(tour: Tour) -> None:
 
 
 async def test_every_command_and_every_loop_locks_rows_in_one_order(tour: Tour) -> None:
-    for part in (boards_and_cards, agents_and_tokens, rules, effects_of_all_kinds, runs, desk, poison, holes):
+    for part in (
+        boards_and_cards,
+        agents_and_tokens,
+        rules,
+        effects_of_all_kinds,
+        runs,
+        desk,
+        chat,
+        poison,
+        holes,
+    ):
         await part(tour)
     executed = await tour.admin.fetch(
         "select distinct kind from mainspring.effects where settled_at is not null or attempts > 0"

@@ -19,6 +19,7 @@ import pytest
 
 from mainspring.agents.rows import SQL as AGENTS
 from mainspring.boards.verbs import SQL as BOARDS
+from mainspring.chat.rows import SQL as CHAT
 from mainspring.commands.keys import SQL as COMMANDS
 from mainspring.db import Scope
 from mainspring.sql import Queries
@@ -31,8 +32,12 @@ ORDER: Final = (
     ("rules", "rule_versions", "webhook_secrets"),
     ("runners",),
     ("agents", "accounts"),
+    ("sessions",),
     ("boards",),
     ("cards", "card_labels"),
+    ("channels", "members", "pins"),
+    ("topics",),
+    ("messages", "message_words", "inbox_items"),
     ("runs", "run_attempts", "run_log", "asks", "tokens"),
     ("effects", "effect_attempts"),
     ("breakers",),
@@ -194,6 +199,6 @@ def _names() -> dict[str, str]:
     operators = Queries("mainspring.operators.sql")
     return {
         text: name
-        for queries in (store, operators, AGENTS, BOARDS, COMMANDS, TRIGGERS)
+        for queries in (store, operators, AGENTS, BOARDS, CHAT, COMMANDS, TRIGGERS)
         for name, text in queries.items()
     }

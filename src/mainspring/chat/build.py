@@ -8,7 +8,7 @@ from uuid import UUID
 
 from mainspring.chat import effects
 from mainspring.chat.model import Cards, Runs, SessionPolicy
-from mainspring.chat.nets import Nets
+from mainspring.chat.nets import LOOP, Nets
 from mainspring.chat.service import ChatService
 from mainspring.chat.sessions import SessionService, SessionVerbs
 from mainspring.chat.waits import Waits
@@ -17,8 +17,6 @@ from mainspring.rooms import ServerSpine
 
 if TYPE_CHECKING:
     from mainspring.stores.postgres import PostgresStore
-
-_UNSETTLED_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +45,16 @@ def build(
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
     waits.poke = polling.poke
-    waking = spine.register_loop("wakes", nets.wake, every_seconds=tick_seconds)
-    spine.register_loop("sessions", nets.reap_sessions, every_seconds=min(5.0, policy.lease_seconds / 6))
-    spine.register_loop("unsettled messages", nets.settle_left_behind, every_seconds=_UNSETTLED_EVERY_SECONDS)
+    netting = spine.register_loop(LOOP, nets.run_once, every_seconds=tick_seconds)
 
     def heard(_tenant: UUID, kinds: tuple[str, ...]) -> None:
         if any(kind.startswith("session.") for kind in kinds):
-            waking.poke()
+            netting.poke()
             polling.poke()
 
     def owed() -> None:
         polling.poke()
-        waking.poke()
+        netting.poke()
 
     spine.on_commit(heard)
     spine.on_owed(owed)

@@ -26,7 +26,6 @@ from mainspring.spine.ports import NotOwed, Owes, Verdict
 _LOCK_AGENT = SQL["lock_agent"]
 _TO_WAKE = SQL["to_wake"]
 _OLDEST_OWED = SQL["oldest_owed"]
-_COUNT_WAKE = SQL["count_wake"]
 
 # its own row is a live wake: the question is asked without them
 _WHATEVER_WAKES: Final = True
@@ -98,7 +97,6 @@ class Waker:
                 },
             ),
         )
-        await tx.handle.execute(_COUNT_WAKE, tx.tenant, agent_id)
         return Done(f"queued a run for {owed['owed']} messages")
 
 

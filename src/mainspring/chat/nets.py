@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mainspring.chat")
 
+_DUE_NETS = SQL["due_nets"]
 _EXPIRED = SQL["expired_sessions"]
 _LOCK_EXPIRED = SQL["lock_expired"]
 _OF_ENDED_RUNS = SQL["sessions_of_ended_runs"]
@@ -41,6 +42,7 @@ _OLDEST_OWED = SQL["oldest_owed"]
 
 _BUT_FOR_LIVE_WAKES: Final = False
 BATCH: Final = 100
+LOOP: Final = "delivery nets"
 _TENANTS: Final = 200
 NO_SIGN: Final = "no sign of life for a lease"
 RUN_OVER: Final = "its run is over"
@@ -54,6 +56,16 @@ class Nets:
         self._spine = spine
         self._db = db
         self._sessions = sessions
+
+    async def run_once(self) -> bool:
+        """Ask once whether there is anything to repair, and repair it; True when more may be left."""
+        async with self._db.system("delivery nets") as scope:
+            due = await scope.fetchrow(_DUE_NETS)
+        assert due is not None
+        more = (due["lost"] or due["over"]) and await self.reap_sessions()
+        if due["held"]:
+            await self.settle_left_behind()
+        return (due["unread"] and await self.wake()) or more
 
     # sessions -------------------------------------------------------------------------------------------------
 
@@ -74,20 +86,19 @@ class Nets:
                     await self._sessions.end(tx, session, state, reason, system_actor(tenant, NO_CAUSE))
             return len(locked)
 
-        return await self._of_all("sessions", tenants, of_tenant)
+        return await self._of_all(tenants, of_tenant)
 
     # messages -------------------------------------------------------------------------------------------------
 
-    async def settle_left_behind(self) -> bool:
+    async def settle_left_behind(self) -> None:
         """Settle messages that are held though their session is past them: an edge settles its own, so there are none."""
-        async with self._db.system("unsettled messages") as scope:
+        async with self._db.system("delivery nets") as scope:
             rows = await scope.fetch(_PAST_THEIR_SESSION, BATCH)
         for row in rows:
             settled = await self._settle(row["tenant_id"], row["session_id"])
             if settled:
                 telemetry.sweep_repaired.labels("unsettled").inc(settled)
                 log.error("messages: %d of session %s were held past it", settled, row["session_id"])
-        return False
 
     async def _settle(self, tenant: UUID, session_id: UUID) -> int:
         async with self._spine.open(tenant) as tx:
@@ -102,7 +113,7 @@ class Nets:
 
     async def wake(self) -> bool:
         """Owe a wake to every agent that is owed something and has nobody who reads it."""
-        async with self._db.system("wakes") as scope:
+        async with self._db.system("delivery nets") as scope:
             rows = await scope.fetch(_TO_WAKE, None, None, _BUT_FOR_LIVE_WAKES, BATCH)
         by_tenant: defaultdict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
         for row in rows:
@@ -135,18 +146,18 @@ class Nets:
             # one that another process has owed meanwhile is in the way of ours, and is as good
             tx.owed_again(await store.owe_absent(tx.handle, owed))
 
-    async def _of_all(self, what: str, tenants: str, of_tenant: Callable[[UUID], Awaitable[int]]) -> int:
+    async def _of_all(self, tenants: str, of_tenant: Callable[[UUID], Awaitable[int]]) -> int:
         """Go to every tenant that has some, once: what stands in the way at one holds up nobody else's."""
         done, seen = 0, set[UUID]()
         while True:
-            async with self._db.system(what) as scope:
+            async with self._db.system("delivery nets") as scope:
                 found = [row["tenant_id"] for row in await scope.fetch(tenants, _TENANTS, list(seen))]
             for tenant in found:
                 try:
                     done += await of_tenant(tenant)
                 except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
-                    telemetry.loop_failures.labels(what, type(error).__name__).inc()
-                    log.warning("%s: of tenant %s: %s: %s", what, tenant, type(error).__name__, error)
+                    telemetry.loop_failures.labels(LOOP, type(error).__name__).inc()
+                    log.warning("sessions: of tenant %s: %s: %s", tenant, type(error).__name__, error)
             seen.update(found)
             if len(found) < _TENANTS:
                 return done

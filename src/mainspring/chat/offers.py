@@ -35,7 +35,6 @@ _DROP_UNSEEN = SQL["drop_unseen"]
 _RELEASE = SQL["release"]
 _NOTE_CRASH = SQL["note_crash"]
 _NOTE_ACKED = SQL["note_acked"]
-_FORGET_WAKES = SQL["forget_wakes"]
 
 ROWS_MAX: Final = 100
 BYTES_MAX: Final = 256 * 1024
@@ -147,7 +146,6 @@ async def ack(tx: Tx, store: PostgresStore, session: Session, ids: Collection[UU
         await tx.handle.execute(
             _NOTE_ACKED, tx.tenant, session.id, cause.seq, list(cause.via), cause.depth, str(cause.trust)
         )
-    await tx.handle.execute(_FORGET_WAKES, tx.tenant, session.agent_id)
     telemetry.acks.inc(len(acked))
     return len(acked)
 

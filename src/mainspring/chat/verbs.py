@@ -103,11 +103,11 @@ async def post(
         raise _taken(new)
     [message] = await reads.read_messages(tx.handle, tx.tenant, [message_id])
     await tx.handle.execute(_ADD_WORDS, tx.tenant, message_id, words.words(message.text))
-    if actor.kind == "human" and topic.hops > model.HOPS_MAX:
-        await tx.handle.execute(_RELEASE_HELD, tx.tenant, topic.id)
     _append(tx, POSTED, message, actor)
     if not held:
         await _announce_settled(tx, [message], actor)
+    if actor.kind == "human" and topic.hops > model.HOPS_MAX:
+        await tx.handle.execute(_RELEASE_HELD, tx.tenant, topic.id)
     return message, True
 
 

@@ -73,6 +73,7 @@ create table mainspring.sessions (
     acked_depth    integer not null default 0,
     acked_trust    text not null default 'member' check (acked_trust in ('stranger', 'forge', 'agent', 'member')),
     acked_turn     bigint,
+    acked_at       timestamptz,
     started_at     timestamptz not null default clock_timestamp(),
     seen_at        timestamptz not null default clock_timestamp(),
     ended_at       timestamptz,
@@ -180,7 +181,7 @@ create index effects_of_session on mainspring.effects (tenant_id, worker) where 
 -- one live wake an agent
 create unique index effects_wake on mainspring.effects (tenant_id, recipient_id) where kind = 'wake' and state in ('pending', 'claimed');
 -- wakes since the agent last acked anything: each next one waits longer
-alter table mainspring.agents add column wakes integer not null default 0 check (wakes >= 0);
+create index effects_woken on mainspring.effects (tenant_id, recipient_id, created_at) where kind = 'wake';
 create index agents_woken on mainspring.agents (tenant_id, id) where wake;
 
 do $$
@@ -197,6 +198,3 @@ begin
     end loop;
 end
 $$;
-
--- Settled messages owe deliveries: an older drain would move past them.
-update mainspring.engine set engine_version = 3 where engine_version < 3;

@@ -38,7 +38,7 @@ RECORDS: Mapping[str, tuple[str, ...]] = {
     "members": ("joined_at",),
     "topics": ("created_at", "archived_at"),
     "messages": ("settled_at", "posted_at", "edited_at"),
-    "sessions": ("started_at", "ended_at"),
+    "sessions": ("started_at", "ended_at", "acked_at"),
     "pins": ("pinned_at",),
     "inbox_items": ("created_at", "read_at"),
 }

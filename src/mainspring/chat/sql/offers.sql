@@ -109,7 +109,11 @@ select s.tenant_id, s.id
 -- name: to_wake
 -- Agents that want to be woken, are owed something, and have nobody who reads it: no live session, no wake under way, and no run that
 -- one made.
-select a.tenant_id, a.id as agent_id, a.wakes
+select a.tenant_id, a.id as agent_id,
+       (select count(*) from mainspring.effects e
+         where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.kind = 'wake'
+           and e.created_at > coalesce((select max(s.acked_at) from mainspring.sessions s
+                                         where s.tenant_id = a.tenant_id and s.agent_id = a.id), '-infinity')) as wakes
   from mainspring.agents a
  where a.wake and not a.paused
    and ($1::uuid is null or a.tenant_id = $1) and ($2::uuid is null or a.id = $2)
@@ -131,9 +135,3 @@ select a.tenant_id, a.id as agent_id, a.wakes
 select min(e.event_seq) as event_seq, count(*) as owed
   from mainspring.effects e
  where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed');
-
--- name: count_wake
-update mainspring.agents set wakes = wakes + 1 where tenant_id = $1 and id = $2;
-
--- name: forget_wakes
-update mainspring.agents set wakes = 0 where tenant_id = $1 and id = $2 and wakes > 0;

@@ -58,7 +58,7 @@ update mainspring.sessions
 -- name: note_acked
 -- What is written from here on in this turn descends from it.
 update mainspring.sessions
-   set acked_seq = $3, acked_via = $4::uuid[], acked_depth = $5, acked_trust = $6, acked_turn = turn
+   set acked_seq = $3, acked_via = $4::uuid[], acked_depth = $5, acked_trust = $6, acked_turn = turn, acked_at = clock_timestamp()
  where tenant_id = $1 and id = $2;
 
 -- name: expired_sessions
@@ -108,3 +108,18 @@ select t.id
   from mainspring.runs r
   join mainspring.topics t on t.tenant_id = r.tenant_id and t.card_id = r.card_id
  where r.tenant_id = $1 and r.id = $2;
+
+-- name: due_nets
+-- One question a tick for all nets of this room: is there anything that one of them would repair?
+select exists (select from mainspring.sessions where lease_until < statement_timestamp()) as lost,
+       exists (select from mainspring.sessions s
+                 join mainspring.runs r on r.tenant_id = s.tenant_id and r.id = s.run_id
+                where s.lease_until is not null and s.run_id is not null and r.state not in ('claimed', 'running')) as over,
+       exists (select from mainspring.messages m
+                 join mainspring.sessions s on s.tenant_id = m.tenant_id and s.id = m.session_id
+                where m.settled_at is null and (m.turn <= s.settled_turn or s.lease_until is null)) as held,
+       exists (select from mainspring.agents a
+                where a.wake and not a.paused
+                  and exists (select from mainspring.effects e
+                               where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.family = 'offered'
+                                 and e.state = 'pending' and e.not_before <= statement_timestamp())) as unread;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +15,8 @@ from mainspring.boards.service import BoardService
 from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging
+from mainspring.server.routes.messages import MessageOut, NewComment
+from mainspring.server.routes.messages import shown as shown_message
 from mainspring.server.versions import IfMatch, etag, expected
 from mainspring.triggers.preview import PreviewService
 
@@ -317,3 +319,24 @@ async def delete_card(
 ) -> None:
     """Delete a card; its events and runs stay."""
     await _boards(request).delete_card(caller.actor, card, expected_version=if_match)
+
+
+@router.post("/{card}/comments", response_model=MessageOut, status_code=201)
+async def comment_on_card(
+    request: Request,
+    response: Response,
+    card: Ref,
+    body: NewComment,
+    caller: Annotated[Caller, require("card.comment")],
+) -> dict[str, Any]:
+    """Post a message to the card's topic, in its board's channel. Sent again with the same `request_id` it is the same one (200)."""
+    posted = await request.app.state.services.talk.chat.comment(
+        caller.actor,
+        card,
+        blocks=body.given_blocks(),
+        mentions=body.mentions,
+        request_id=body.request_id or str(uuid4()),
+        may_broadcast="broadcast" in caller.extras,
+    )
+    response.status_code = 201 if posted.new else 200
+    return shown_message(posted.message)

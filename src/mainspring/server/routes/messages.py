@@ -34,14 +34,13 @@ class SessionClaim(BaseModel):
     )
 
 
-class NewMessage(BaseModel):
-    """A message: `text`, or `blocks` of texts and questions."""
+class NewComment(BaseModel):
+    """A message of a card's topic: `text`, or `blocks` of texts and questions."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str | None = Field(default=None, min_length=1, max_length=TEXT_LENGTH_MAX)
     blocks: list[dict[str, Any]] | None = Field(default=None, max_length=50)
-    topic: str | None = Field(default=None, max_length=200, description="`general` without it")
     mentions: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
         default_factory=list,
         max_length=100,
@@ -53,11 +52,9 @@ class NewMessage(BaseModel):
         max_length=200,
         description="The author's own name for this post: sent again, it is the same",
     )
-    session: SessionClaim | None = None
-    final: bool = Field(default=False, description="Settled at once, though the author's turn goes on")
 
     @model_validator(mode="after")
-    def _one_of(self) -> NewMessage:
+    def _one_of(self) -> NewComment:
         if (self.text is None) == (self.blocks is None):
             raise ValueError("give text, or blocks")
         return self
@@ -65,6 +62,14 @@ class NewMessage(BaseModel):
     def given_blocks(self) -> list[dict[str, Any]]:
         """Return what it says, in blocks."""
         return self.blocks if self.blocks is not None else [{"type": "text", "text": self.text}]
+
+
+class NewMessage(NewComment):
+    """A message: `text`, or `blocks` of texts and questions."""
+
+    topic: str | None = Field(default=None, max_length=200, description="`general` without it")
+    session: SessionClaim | None = None
+    final: bool = Field(default=False, description="Settled at once, though the author's turn goes on")
 
 
 class Edit(BaseModel):
