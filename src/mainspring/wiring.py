@@ -76,6 +76,7 @@ class Engine(Spine[Scope]):
         self.obligations: list[Obligation[Scope]] = []
         self.kinds: dict[str, EffectKind] = {}
         self._leases = leases
+        self.offered: dict[str, EffectKind] = {}
         super().__init__(store, settings)
 
     def register_obligation(self, obligation: Obligation[Scope]) -> None:
@@ -88,6 +89,11 @@ class Engine(Spine[Scope]):
         kind = replace(executor.kind, lease_seconds=self._leases[executor.kind.transactional])
         super().register_executor(replace(executor, kind=kind))
         self.kinds[kind.name] = kind
+
+    def register_offered(self, kind: EffectKind) -> None:
+        """Add a kind that is offered."""
+        super().register_offered(kind)
+        self.offered[kind.name] = kind
 
     @property
     def health(self) -> Sequence[Health]:
@@ -205,7 +211,7 @@ def join(settings: Settings, pool: Pool) -> Services:
     spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
     operations.register(spine, run_verbs)
     limits = KindLimits(
-        attempts_max={name: kind.max_attempts for name, kind in spine.kinds.items()},
+        attempts_max={name: kind.max_attempts for name, kind in (spine.kinds | spine.offered).items()},
         run_attempts_max=policy.attempts_max,
         kept_days=settings.retention_done_days,
     )

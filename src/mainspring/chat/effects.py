@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from mainspring.agents.model import NewRun
-from mainspring.chat.model import DELIVER, STEER, Recipients, Runs, delivery_key
+from mainspring.chat.model import DELIVER, OFFERED, STEER, Recipients, Runs, delivery_key
 from mainspring.chat.rows import SQL
 from mainspring.chat.verbs import SETTLED
 from mainspring.db import Scope
@@ -102,5 +102,7 @@ class Waker:
 
 def register(spine: ServerSpine, runs: Runs) -> None:
     """Tell the engine what messages owe and how a wake is done."""
+    for kind in OFFERED.values():
+        spine.register_offered(kind)
     spine.register_obligation(Deliveries())
     spine.register_executor(Transactional(kind=WAKE, run=Waker(runs)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from mainspring.rooms import AccountKind
+from mainspring.spine.effects import EffectKind
 from mainspring.spine.events import Cause, Trust
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 HOPS_MAX: Final = 20  # messages of agents in a topic, one after the other, until a person has to speak
 DELIVER: Final = "deliver"
 STEER: Final = "steer"
+OFFERED: Final[Mapping[str, EffectKind]] = {name: EffectKind(name=name) for name in (DELIVER, STEER)}
 
 Visibility: TypeAlias = Literal["open", "shared"]
 PostPolicy: TypeAlias = Literal["members", "owner"]

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.chat import model, reads
-from mainspring.chat.model import DELIVER, STEER, Delivery, Message, Session, SessionState
+from mainspring.chat.model import OFFERED, Delivery, Message, Session, SessionState
 from mainspring.chat.rows import SQL
 from mainspring.rooms import Conflict, Tx
 from mainspring.spine.effects import Done, Effect, EffectKind, Move, Retry, Settlement, bury_crashed, resolve
@@ -38,7 +38,6 @@ _NOTE_ACKED = SQL["note_acked"]
 
 ROWS_MAX: Final = 100
 BYTES_MAX: Final = 256 * 1024
-KINDS: Final[Mapping[str, EffectKind]] = {name: EffectKind(name=name) for name in (DELIVER, STEER)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +217,7 @@ def _in_order(settlements: object) -> list[Settlement]:
 
 
 def _kind(held: Held) -> EffectKind:
-    return KINDS[held.effect.kind]
+    return OFFERED[held.effect.kind]
 
 
 def _held_of(row: Record) -> Held:

@@ -104,6 +104,7 @@ class Spine(Generic[H]):
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._obligations: list[Obligation[H]] = []
         self._executors: dict[str, Executor[H]] = {}
+        self._offered: dict[str, EffectKind] = {}
         self._listeners: list[Callable[[UUID, tuple[str, ...]], None]] = []
         self._owed_listeners: list[Callable[[], None]] = []
         self.drain: Drain[H] = Drain(store, self._obligations, complete=self._complete)
@@ -229,8 +230,17 @@ class Spine(Generic[H]):
             raise Misuse(f"kind {executor.kind.name} has an executor already")
         self._executors[executor.kind.name] = executor
 
+    def register_offered(self, kind: EffectKind) -> None:
+        """Add a kind that is not executed but offered: somebody else hands its effects to their recipients, and settles them."""
+        self._offered[kind.name] = kind
+
     def _complete(self, effect: NewEffect) -> NewEffect:
-        """Return an effect with its kind's target, if it names none. A process that knows the kind alone can say."""
+        """Return an effect with its kind's target, if it names none. A process that knows the kind alone can say.
+
+        Raises Misuse for one that is offered and that nobody here hands to anybody: it would be owed for ever.
+        """
+        if effect.family == "offered" and effect.kind not in self._offered:
+            raise Misuse(f"nobody hands effects of kind {effect.kind} to their recipients")
         executor = None if effect.target else self._executors.get(effect.kind)
         return replace(effect, target=executor.kind.target) if executor and executor.kind.target else effect
 
