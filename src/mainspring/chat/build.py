@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mainspring.chat import effects
+from mainspring.chat.asks import MessageAskService
 from mainspring.chat.model import Cards, Runs, SessionPolicy
 from mainspring.chat.nets import LOOP, Nets
 from mainspring.chat.service import ChatService
@@ -24,6 +25,7 @@ class ChatRoom:
     """Everything that the chat room offers."""
 
     chat: ChatService
+    asks: MessageAskService
     sessions: SessionService
     waits: Waits
     nets: Nets
@@ -41,7 +43,7 @@ def build(
 ) -> ChatRoom:
     """Build the room and register its loops; they start and stop with the engine."""
     effects.register(spine, runs)
-    verbs = SessionVerbs(store, policy)
+    verbs = SessionVerbs(store, cards, policy)
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
     waits.poke = polling.poke
@@ -59,5 +61,9 @@ def build(
     spine.on_commit(heard)
     spine.on_owed(owed)
     return ChatRoom(
-        chat=ChatService(spine, db, cards), sessions=SessionService(spine, db, verbs), waits=waits, nets=nets
+        chat=ChatService(spine, db, cards),
+        asks=MessageAskService(spine, db),
+        sessions=SessionService(spine, db, verbs),
+        waits=waits,
+        nets=nets,
     )

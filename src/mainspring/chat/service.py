@@ -21,7 +21,6 @@ from mainspring.rooms import Actor, Conflict, FieldError, Forbidden, Invalid, No
 from mainspring.spine.events import NewEvent
 
 _ADD_CHANNEL = SQL["add_channel"]
-_CHANNEL_OF_BOARD = SQL["channel_of_board"]
 _JOIN = SQL["join_channel"]
 _LEAVE = SQL["leave_channel"]
 _COUNT_MEMBERS = SQL["count_members"]
@@ -213,9 +212,10 @@ class ChatService:
                 author_kind=actor.kind,
                 may_broadcast=may_broadcast,
             )
-            channel = await _channel_of_board(tx, card.board.id, card.board.key, actor)
+            channel = await _seen(tx.handle, actor, str((await verbs.channel_of_board(tx, card.board)).id))
             _may_post(channel, actor)
-            message, is_new = await verbs.post(tx, channel, new, actor, card_id=card.id)
+            topic = await verbs.topic_of_card(tx, card)
+            message, is_new = await verbs.post(tx, channel, new, actor, topic=topic)
             reach(FaultPoint.POST_BEFORE_COMMIT)
         reach(FaultPoint.POST_AFTER_COMMIT)
         return Posted(message=message, new=is_new, lost=False)
@@ -383,28 +383,6 @@ def _turn(session: model.Session | None, speaking: Speaking) -> int | None:
     if session is None:
         return None
     return session.turn if speaking.turn is None else speaking.turn
-
-
-async def _channel_of_board(tx: Tx, board_id: UUID, board_key: str, actor: Actor) -> Channel:
-    """Return a board's channel, made if need be; its name is the board's, or the nearest that is free."""
-    names = [board_key.lower(), f"{board_key.lower()}-board", f"board-{board_id.hex[:12]}"]
-    for name in ["", *names]:
-        if name:
-            await tx.handle.fetchval(
-                _ADD_CHANNEL,
-                tx.tenant,
-                new_id(),
-                name,
-                f"Board {board_key}",
-                "open",
-                "members",
-                None,
-                board_id,
-            )
-        found = await tx.handle.fetchval(_CHANNEL_OF_BOARD, tx.tenant, board_id)
-        if found is not None:
-            return await _seen(tx.handle, actor, str(found))
-    raise Conflict(f"no name is free for the channel of board {board_key}", code="channel_name_taken")
 
 
 def _append_member(tx: Tx, kind: str, channel: Channel, who: Member, actor: Actor) -> None:

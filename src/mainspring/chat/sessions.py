@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from mainspring.chat import model, offers, reads, verbs
-from mainspring.chat.model import Delivery, Message, Session, SessionPolicy, SessionState, Speaking
+from mainspring.chat.model import Cards, Delivery, Message, Session, SessionPolicy, SessionState, Speaking
 from mainspring.chat.rows import SQL
 from mainspring.db import Database
 from mainspring.faultpoints import FaultPoint, reach
@@ -37,7 +37,7 @@ _OWED_COUNT = SQL["owed_count"]
 _PINNED_FOR = SQL["pinned_for"]
 _AGENTS_NAMED = SQL["agents_named"]
 _AGENT_OF_SESSION = SQL["agent_of_session"]
-_TOPIC_OF_RUN = SQL["topic_of_run"]
+_CARD_OF_RUN = SQL["card_of_run"]
 
 STARTED: Final = "session.started"
 ENDED: Final = "session.ended"
@@ -56,47 +56,38 @@ class Started:
 class SessionVerbs:
     """What can be done to sessions inside an open transaction; the locks are the caller's."""
 
-    def __init__(self, store: PostgresStore, policy: SessionPolicy) -> None:
+    def __init__(self, store: PostgresStore, cards: Cards, policy: SessionPolicy) -> None:
         self.store = store
         self.policy = policy
+        self._cards = cards
 
     async def begin(
-        self,
-        tx: Tx,
-        agent_id: UUID,
-        actor: Actor,
-        *,
-        run_id: UUID | None,
-        topic_id: UUID | None,
-        takeover: bool,
+        self, tx: Tx, agent_id: UUID, actor: Actor, *, run_id: UUID | None, takeover: bool
     ) -> Session:
         """Begin a session of an agent, in the place of the one that lives, if that may be displaced.
 
-        Raises NotFound, and Conflict when the other one has been heard of a moment ago and no takeover is asked for.
+        The session of a card's run takes what is owed in the card's topic, any other takes all else. Raises NotFound, and Conflict
+        when the other one has been heard of a moment ago and no takeover is asked for.
         """
         if await tx.handle.fetchval(_LOCK_AGENT, tx.tenant, agent_id) is None:
             raise NotFound("agent", agent_id)
+        card_id = None if run_id is None else await tx.handle.fetchval(_CARD_OF_RUN, tx.tenant, run_id)
         found = await tx.handle.fetchrow(
-            _LIVE_SESSION, tx.tenant, agent_id, run_id if topic_id else None, self.policy.fresh_seconds
+            _LIVE_SESSION, tx.tenant, agent_id, run_id if card_id else None, self.policy.fresh_seconds
         )
+        if found is not None and found["fresh"] and not takeover:
+            raise Conflict(
+                f"session {found['id']} of this agent was heard of a moment ago: end it, wait, or take over with takeover: true",
+                code="session_live",
+            )
+        card = None if card_id is None else await self._cards.find_card(tx, str(card_id))
+        topic_id = None if card is None else (await verbs.topic_of_card(tx, card)).id
         if found is not None:
-            if found["fresh"] and not takeover:
-                raise Conflict(
-                    f"session {found['id']} of this agent was heard of a moment ago: end it, wait, or take over with takeover: true",
-                    code="session_live",
-                )
             [other] = await verbs.read_sessions(tx.handle, tx.tenant, [found["id"]])
             await self.end(tx, other, SessionState.DISPLACED, DISPLACED_BY, actor)
-        session_id = new_id()
+        session_id, lease = new_id(), self.policy.lease_seconds
         await tx.handle.execute(
-            _ADD_SESSION,
-            tx.tenant,
-            session_id,
-            agent_id,
-            run_id,
-            topic_id,
-            new_id(),
-            self.policy.lease_seconds,
+            _ADD_SESSION, tx.tenant, session_id, agent_id, run_id, topic_id, new_id(), lease
         )
         [session] = await verbs.read_sessions(tx.handle, tx.tenant, [session_id])
         _append(tx, STARTED, session, actor)
@@ -180,13 +171,10 @@ class SessionService:
         agent_id = actor.account_id
         assert agent_id is not None
         async with self._spine.open(actor.tenant_id) as tx:
-            topic_id = None if run_id is None else await tx.handle.fetchval(_TOPIC_OF_RUN, tx.tenant, run_id)
-            session = await self._verbs.begin(
-                tx, agent_id, actor, run_id=run_id, topic_id=topic_id, takeover=takeover
-            )
+            session = await self._verbs.begin(tx, agent_id, actor, run_id=run_id, takeover=takeover)
             rows = await tx.handle.fetch(_PINNED_FOR, tx.tenant, agent_id)
             pins = await reads.messages_in_order(tx.handle, tx.tenant, [row["message_id"] for row in rows])
-            owed: int = await tx.handle.fetchval(_OWED_COUNT, tx.tenant, agent_id, topic_id)
+            owed: int = await tx.handle.fetchval(_OWED_COUNT, tx.tenant, agent_id, session.topic_id)
         reach(FaultPoint.SESSION_AFTER_START)
         return Started(session=session, pins=pins, owed=owed)
 

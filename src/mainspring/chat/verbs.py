@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
+from mainspring.boards.model import Board, Card
 from mainspring.chat import model, reads, words
 from mainspring.chat.model import (
     Block,
@@ -25,13 +26,17 @@ from mainspring.chat.model import (
     SettledBy,
     Topic,
 )
+from mainspring.chat.questions import open_asks
 from mainspring.chat.rows import SQL, session_of, topic_of
 from mainspring.db import Scope
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, FieldError, Invalid, Tx
+from mainspring.rooms import Actor, Conflict, FieldError, Invalid, Tx
 from mainspring.spine.events import Cause, NewEvent, Trust, least_trusted
 
 _LOCK_CHANNEL = SQL["lock_channel"]
+_ADD_CHANNEL = SQL["add_channel"]
+_CHANNEL_OF_BOARD = SQL["channel_of_board"]
+_TOPIC_OF_CARD = SQL["topic_of_card"]
 _MESSAGE_OF_REQUEST = SQL["message_of_request"]
 _MAKE_TOPIC = SQL["make_topic"]
 _ADD_MESSAGE = SQL["add_message"]
@@ -78,16 +83,16 @@ async def post(
     *,
     session: Session | None = None,
     turn: int | None = None,
-    card_id: UUID | None = None,
+    topic: Topic | None = None,
 ) -> tuple[Message, bool]:
     """Post a message to a channel that its author sees and may post to; return it, and whether it is new.
 
-    The same request is the same message. `session` is locked, and is the author's.
+    The same request is the same message. `session` is locked, and is the author's. `topic` is where it goes, if not by its name.
     """
     await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
     if (stored := await _posted_before(tx, new, actor)) is not None:
         return stored, False
-    topic = await make_topic(tx, channel, new.topic, card_id=card_id)
+    topic = topic or await make_topic(tx, channel, new.topic)
     await tx.handle.execute(_JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, actor.kind == "human")
     mentions = await _accounts(tx, new.mentions, actor)
     held = model.is_held(session, turn) and not new.final
@@ -116,6 +121,38 @@ async def make_topic(tx: Tx, channel: Channel, name: str, *, card_id: UUID | Non
     row = await tx.handle.fetchrow(_MAKE_TOPIC, tx.tenant, new_id(), channel.id, name, card_id)
     assert row is not None
     return topic_of(row)
+
+
+async def channel_of_board(tx: Tx, board: Board) -> Channel:
+    """Return a board's channel, made if need be: open to all, named as the board is, or the nearest to it that is free."""
+    key = board.key.lower()
+    for name in (None, key, f"{key}-board", f"board-{board.id.hex}"):
+        if name is not None:
+            await tx.handle.fetchval(
+                _ADD_CHANNEL,
+                tx.tenant,
+                new_id(),
+                name,
+                f"Board {board.key}",
+                "open",
+                "members",
+                None,
+                board.id,
+            )
+        found = await tx.handle.fetchval(_CHANNEL_OF_BOARD, tx.tenant, board.id)
+        if found is not None:
+            channel = await reads.find_channel(tx.handle, tx.tenant, None, str(found))
+            assert channel is not None
+            return channel
+    raise Conflict(f"no name is free for the channel of board {board.key}", code="channel_name_taken")
+
+
+async def topic_of_card(tx: Tx, card: Card) -> Topic:
+    """Return a card's topic in its board's channel; both are made if need be."""
+    channel = await channel_of_board(tx, card.board)
+    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+    row = await tx.handle.fetchrow(_TOPIC_OF_CARD, tx.tenant, card.id)
+    return topic_of(row) if row is not None else await make_topic(tx, channel, card.key, card_id=card.id)
 
 
 async def _posted_before(tx: Tx, new: NewMessage, actor: Actor) -> Message | None:
@@ -173,6 +210,10 @@ async def edit(tx: Tx, message: Message, blocks: Sequence[Block], actor: Actor, 
     """Give a locked message new blocks. What was settled for its author, not by them, settles again, and is owed again to whoever
     was owed it before; any other edit of a settled message owes nothing."""
     changed = tuple(blocks) != tuple(message.blocks)
+    if message.settled_by is not None and _questions(blocks) != _questions(message.blocks):
+        raise Invalid(
+            FieldError("/blocks", "questions stay as they were asked, once the message has settled")
+        )
     if changed:
         await tx.handle.fetchval(_WRITE_EDIT, tx.tenant, message.id, message.revision, list(blocks))
         [message] = await reads.read_messages(tx.handle, tx.tenant, [message.id])
@@ -187,6 +228,10 @@ async def edit(tx: Tx, message: Message, blocks: Sequence[Block], actor: Actor, 
         owed = Recipients() if told is None else Recipients.of_json(told)
         await _announce(tx, message, owed, actor)
     return message
+
+
+def _questions(blocks: Sequence[Block]) -> list[Block]:
+    return [block for block in blocks if block["type"] != "text"]
 
 
 async def settle_early(tx: Tx, message: Message, actor: Actor) -> Message:
@@ -214,6 +259,7 @@ async def _announce_settled(tx: Tx, messages: Sequence[Message], actor: Actor) -
     """Say of messages that they are settled, and to whom they are owed from now on."""
     concerned = await _concerned(tx, messages)
     for message in messages:
+        await open_asks(tx, message, actor)
         await _announce(tx, message, model.recipients(message, concerned.get(message.id, ())), actor)
 
 

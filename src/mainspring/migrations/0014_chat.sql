@@ -173,6 +173,20 @@ create table mainspring.inbox_items (
 );
 create index inbox_items_unread on mainspring.inbox_items (tenant_id, account_id, id) where read_at is null;
 
+-- A question is a run's, or stands in a message: the first answer to it is a message, too, and mentions who asked.
+alter table mainspring.asks
+    alter column run_id drop not null,
+    alter column claim_id drop not null,
+    alter column request_id drop not null,
+    add column message_id uuid,
+    add column block_id text check (length(block_id) between 1 and 64),
+    add foreign key (tenant_id, message_id) references mainspring.messages (tenant_id, id),
+    add constraint asks_block unique (tenant_id, message_id, block_id),
+    add constraint asks_of check ((run_id is null) <> (message_id is null) and (message_id is null) = (block_id is null)),
+    add constraint asks_of_run check (run_id is null or (claim_id is not null and request_id is not null)),
+    add constraint asks_of_message check (message_id is null or (not released and expires_at is null));
+create index asks_open_of_messages on mainspring.asks (tenant_id, id) where state = 'open' and message_id is not null;
+
 -- What a recipient is owed, topic by topic, in the order of the log.
 create index effects_offered on mainspring.effects (tenant_id, recipient_id, topic_id, event_seq, id)
     where family = 'offered' and state in ('pending', 'claimed');

@@ -19,13 +19,13 @@ select k.id
 -- name: run_of_ask
 select k.run_id
   from mainspring.asks k
- where k.tenant_id = $1 and k.id = $2;
+ where k.tenant_id = $1 and k.id = $2 and k.run_id is not null;
 
 -- name: list_open_asks
 -- Those that wait for an answer, the one that waits longest first.
 select k.id
   from mainspring.asks k
- where k.tenant_id = $1 and k.id > $2 and k.state = 'open'
+ where k.tenant_id = $1 and k.id > $2 and k.state = 'open' and k.run_id is not null
    and (k.expires_at is null or k.expires_at > statement_timestamp())
  order by k.id
  limit $3;
@@ -33,7 +33,7 @@ select k.id
 -- name: list_asks
 select k.id
   from mainspring.asks k
- where k.tenant_id = $1 and k.id > $2
+ where k.tenant_id = $1 and k.id > $2 and k.run_id is not null
  order by k.id
  limit $3;
 

@@ -89,13 +89,15 @@ select t.id, t.channel_id, t.name, t.card_id, t.hops, t.archived_at
  where t.tenant_id = $1 and t.id = $2;
 
 -- name: topic_of_card
-select id from mainspring.topics where tenant_id = $1 and card_id = $2;
+select t.id, t.channel_id, t.name, t.card_id, t.hops, t.archived_at
+  from mainspring.topics t
+ where t.tenant_id = $1 and t.card_id = $2;
 
 -- name: make_topic
 -- Posting by name makes the topic, or brings it back; case does not matter.
 insert into mainspring.topics as t (tenant_id, id, channel_id, name, card_id)
 values ($1, $2, $3, $4, $5)
-on conflict (tenant_id, channel_id, lower(name)) do update set archived_at = null
+on conflict (tenant_id, channel_id, lower(name)) do update set archived_at = null, card_id = coalesce(t.card_id, excluded.card_id)
 returning t.id, t.channel_id, t.name, t.card_id, t.hops, t.archived_at;
 
 -- name: rename_topic

@@ -102,12 +102,8 @@ select n.id, n.handle
   join mainspring.accounts n on n.tenant_id = s.tenant_id and n.id = s.agent_id
  where s.tenant_id = $1 and s.id = $2;
 
--- name: topic_of_run
--- The topic of a run's card, if anything was ever said in it.
-select t.id
-  from mainspring.runs r
-  join mainspring.topics t on t.tenant_id = r.tenant_id and t.card_id = r.card_id
- where r.tenant_id = $1 and r.id = $2;
+-- name: card_of_run
+select card_id from mainspring.runs where tenant_id = $1 and id = $2;
 
 -- name: due_nets
 -- One question a tick for all nets of this room: is there anything that one of them would repair?
