@@ -320,6 +320,11 @@ async def chat(tour: Tour) -> None:
     edit = {"text": "hello", "session": session}
     await tour.send("PATCH", f"messages/{held['id']}", edit, "reader")
     await tour.send("POST", f"sessions/{writer['id']}/settle", {**claim, "turn": 1}, "reader")
+    pinning = {"messages": [held["id"]]}
+    await tour.send("PUT", "channels/talk/pins", pinning)
+    await tour.send("PATCH", "channels/talk", {"purpose": "talking"})
+    topic = held["topic_id"]
+    await tour.send("PATCH", f"channels/talk/topics/{topic}", {"name": "another", "archived": True})
     for text in ("one", "@member and @echo, two", "@agents three"):
         await tour.send("POST", "channels/talk/messages", {"text": text, "topic": text})
     await tour.settle()

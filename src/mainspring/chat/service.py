@@ -32,10 +32,18 @@ _OF_TOPIC = SQL["messages_of_topic"]
 _SEARCH = SQL["search"]
 _RAREST = SQL["rarest_word"]
 _LOCK_CHANNEL = SQL["lock_channel"]
+_WRITE_CHANNEL = SQL["write_channel"]
+_PINS = SQL["pins"]
+_DROP_PINS = SQL["drop_pins"]
+_ADD_PINS = SQL["add_pins"]
+_TOPIC_NAMED = SQL["topic_named"]
+_RENAME_TOPIC = SQL["rename_topic"]
+_ARCHIVE_TOPIC = SQL["archive_topic"]
 _INBOX_ITEMS = SQL["inbox_items"]
 _READ_INBOX_ITEMS = SQL["read_inbox_items"]
 
 MEMBERS_MAX: Final = 5_000
+PINS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +137,97 @@ class ChatService:
         async with self._spine.open(actor.tenant_id) as tx:
             channel = await _seen(tx.handle, actor, ref)
             who = await _account(tx, actor, handle)
-            if who.account_id != actor.account_id and channel.owner_id not in (None, actor.account_id):
-                raise Forbidden("others are removed by the channel's owner")
+            if who.account_id != actor.account_id:
+                _owns(channel, actor)
             await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
             if await tx.handle.execute(_LEAVE, tx.tenant, channel.id, who.account_id):
                 _append_member(tx, "member.left", channel, who, actor)
 
+    async def edit_channel(
+        self,
+        actor: Actor,
+        ref: str,
+        *,
+        purpose: str | None = None,
+        visibility: Visibility | None = None,
+        post_policy: PostPolicy | None = None,
+        archived: bool | None = None,
+    ) -> Channel:
+        """Change what is given. The channel's owner alone may, or anybody where it has none. Raises NotFound, Forbidden."""
+        async with self._spine.open(actor.tenant_id) as tx:
+            channel = await _seen(tx.handle, actor, ref)
+            _owns(channel, actor)
+            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            channel = await _seen(tx.handle, actor, str(channel.id))
+            owner = channel.owner_id
+            if post_policy == "owner" and owner is None:
+                owner = actor.account_id
+            await tx.handle.execute(
+                _WRITE_CHANNEL,
+                tx.tenant,
+                channel.id,
+                channel.purpose if purpose is None else purpose.strip(),
+                visibility or channel.visibility,
+                post_policy or channel.post_policy,
+                owner,
+                channel.archived_at is not None if archived is None else archived,
+            )
+            return await _seen(tx.handle, actor, str(channel.id), as_engine=True)
+
+    async def pins(self, actor: Actor, ref: str) -> list[Message]:
+        """Return a channel's pinned messages, in order. Raises NotFound."""
+        async with self._db.tenant(actor.tenant_id) as scope:
+            channel = await _seen(scope, actor, ref)
+            return await _pins(scope, actor.tenant_id, channel)
+
+    async def pin(
+        self, actor: Actor, ref: str, messages: Sequence[UUID], *, expected: Sequence[UUID]
+    ) -> list[Message]:
+        """Put these messages in the place of those that are pinned, if those are the expected ones still.
+
+        Raises NotFound, Invalid, Forbidden, and Conflict when somebody has pinned meanwhile.
+        """
+        if len(messages) > PINS_MAX or len(set(messages)) < len(messages):
+            raise Invalid(FieldError("/messages", f"at most {PINS_MAX}, each once"))
+        async with self._spine.open(actor.tenant_id) as tx:
+            channel = await _seen(tx.handle, actor, ref)
+            _may_post(channel, actor)
+            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            now = [message.id for message in await _pins(tx.handle, tx.tenant, channel)]
+            if now != list(expected):
+                raise Conflict(f"pinned are {', '.join(map(str, now)) or 'none'} by now", code="pins_changed")
+            await tx.handle.execute(_DROP_PINS, tx.tenant, channel.id)
+            added = await tx.handle.execute(
+                _ADD_PINS, tx.tenant, channel.id, list(messages), actor.account_id
+            )
+            if added != len(messages):
+                raise Invalid(FieldError("/messages", "one of them is no message of this channel"))
+            return await _pins(tx.handle, tx.tenant, channel)
+
     # Topics ---------------------------------------------------------------------------------------------------
+
+    async def edit_topic(
+        self, actor: Actor, ref: str, topic_id: UUID, *, name: str | None, archived: bool | None
+    ) -> Topic:
+        """Rename a topic, archive it, or bring it back. Raises NotFound, Invalid, Forbidden, and Conflict for a name that is taken."""
+        new_name = None if name is None else checks.topic_name(name, pointer="/name")
+        async with self._spine.open(actor.tenant_id) as tx:
+            channel = await _seen(tx.handle, actor, ref)
+            _may_post(channel, actor)
+            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            topic = await reads.read_topic(tx.handle, tx.tenant, topic_id)
+            if topic is None or topic.channel_id != channel.id:
+                raise NotFound("topic", topic_id)
+            if new_name is not None:
+                other = await tx.handle.fetchval(_TOPIC_NAMED, tx.tenant, channel.id, new_name)
+                if other not in (None, topic_id):
+                    raise Conflict(f"there is a topic {new_name} already", code="topic_name_taken")
+                await tx.handle.execute(_RENAME_TOPIC, tx.tenant, topic_id, new_name)
+            if archived is not None:
+                await tx.handle.execute(_ARCHIVE_TOPIC, tx.tenant, topic_id, archived)
+            changed = await reads.read_topic(tx.handle, tx.tenant, topic_id)
+            assert changed is not None
+            return changed
 
     async def list_topics(
         self,
@@ -362,6 +454,16 @@ async def _join(tx: Tx, channel: Channel, who: Member, actor: Actor, *, subscrib
             raise Conflict(f"a channel has at most {MEMBERS_MAX} members", code="channel_full")
         _append_member(tx, "member.joined", channel, who, actor)
     return Member(account_id=who.account_id, kind=who.kind, handle=who.handle, subscribed=subscribed)
+
+
+async def _pins(scope: Scope, tenant: UUID, channel: Channel) -> list[Message]:
+    rows = await scope.fetch(_PINS, tenant, channel.id)
+    return await reads.messages_in_order(scope, tenant, [row["message_id"] for row in rows])
+
+
+def _owns(channel: Channel, actor: Actor) -> None:
+    if channel.owner_id not in (None, actor.account_id):
+        raise Forbidden("a channel is changed by its owner")
 
 
 def _may_post(channel: Channel, actor: Actor) -> None:

@@ -48,6 +48,8 @@ CODES: Mapping[str, Meaning] = {
     "board_key_taken": Meaning(409, "There is a board of that key", "Choose another key, or use the board that is there."),
     "rule_name_taken": Meaning(409, "There is a rule of that name", "Choose another name, or edit the rule that is there."),
     "channel_name_taken": Meaning(409, "There is a channel of that name", "Choose another name, or use the channel that is there."),
+    "topic_name_taken": Meaning(409, "There is a topic of that name", "Choose another name, or post to the topic that is there."),
+    "pins_changed": Meaning(409, "Somebody has pinned meanwhile", "Read the pins again, and say which ones you expect."),
     "channel_archived": Meaning(409, "The channel is archived", "Nothing is said in it any more; use another."),
     "channel_full": Meaning(409, "The channel has as many members as one may have", "Make another channel."),
     "message_edited": Meaning(409, "The message was edited meanwhile", "Read it again; the detail says at which revision it is."),

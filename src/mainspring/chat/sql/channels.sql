@@ -75,7 +75,7 @@ delete from mainspring.members where tenant_id = $1 and channel_id = $2 and acco
 select id, kind, handle from mainspring.accounts where tenant_id = $1 and handle = any($2::text[]);
 
 -- name: topics
-select t.id, t.channel_id, t.name, t.card_id, t.hops, t.archived_at
+select t.id, t.channel_id, t.name, t.card_id, t.hops, t.archived_at, t.last_seq
   from mainspring.topics t
  where t.tenant_id = $1 and t.channel_id = $2
    and ($3::boolean or t.archived_at is null)
@@ -106,18 +106,14 @@ update mainspring.topics set name = $3 where tenant_id = $1 and id = $2;
 -- name: topic_named
 select id from mainspring.topics where tenant_id = $1 and channel_id = $2 and lower(name) = lower($3);
 
--- name: lock_topic
-select id from mainspring.topics where tenant_id = $1 and id = $2 for no key update;
-
 -- name: archive_topic
 update mainspring.topics
    set archived_at = case when $3::boolean then coalesce(archived_at, clock_timestamp()) end
  where tenant_id = $1 and id = $2;
 
 -- name: pins
-select p.place, p.message_id, p.pinned_at, a.handle as pinned_by
+select p.message_id
   from mainspring.pins p
-  join mainspring.accounts a on a.tenant_id = p.tenant_id and a.id = p.pinned_by
  where p.tenant_id = $1 and p.channel_id = $2
  order by p.place;
 

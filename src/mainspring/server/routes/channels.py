@@ -57,6 +57,42 @@ class ChannelPage(BaseModel):
     next: str | None
 
 
+class ChannelEdit(BaseModel):
+    """What is to change of a channel; what is left out stays. Archived, nothing is said in it any more."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    purpose: str | None = Field(default=None, max_length=1000)
+    visibility: Literal["open", "shared"] | None = None
+    post_policy: Literal["members", "owner"] | None = None
+    archived: bool | None = None
+
+
+class TopicEdit(BaseModel):
+    """What is to change of a topic. Archived, it is listed no more; a message to it brings it back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str | None = Field(default=None, min_length=1, max_length=200)
+    archived: bool | None = None
+
+
+class Pinning(BaseModel):
+    """The messages that shall be pinned, in order, and those that are, as far as the caller knows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    messages: list[Annotated[UUID, Field(strict=False)]] = Field(max_length=5)
+    expected: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list, max_length=5)
+
+
+class Pins(BaseModel):
+    """A channel's pinned messages, in order: every agent's context begins with those of its channels."""
+
+    data: list[MessageOut]
+    next: None = None
+
+
 class Joining(BaseModel):
     """Who joins, and whether every message is owed to them, or those alone that mention them."""
 
@@ -155,6 +191,54 @@ async def show_channel(
 ) -> dict[str, Any]:
     """Show one channel."""
     return shown_channel(await service_of(request).get_channel(caller.actor, channel))
+
+
+@router.patch("/{channel}", response_model=ChannelOut)
+async def edit_channel(
+    request: Request, channel: Ref, body: ChannelEdit, caller: Annotated[Caller, require("channel.update")]
+) -> dict[str, Any]:
+    """Change a channel; its owner may."""
+    edited = await service_of(request).edit_channel(
+        caller.actor,
+        channel,
+        purpose=body.purpose,
+        visibility=body.visibility,
+        post_policy=body.post_policy,
+        archived=body.archived,
+    )
+    return shown_channel(edited)
+
+
+@router.get("/{channel}/pins", response_model=Pins)
+async def show_pins(
+    request: Request, channel: Ref, caller: Annotated[Caller, require("channel.pins")]
+) -> dict[str, Any]:
+    """Show a channel's pinned messages."""
+    return {"data": [shown(message) for message in await service_of(request).pins(caller.actor, channel)]}
+
+
+@router.put("/{channel}/pins", response_model=Pins)
+async def pin_messages(
+    request: Request, channel: Ref, body: Pinning, caller: Annotated[Caller, require("channel.pin")]
+) -> dict[str, Any]:
+    """Pin at most five messages, in the place of those that are. 409 `pins_changed` when those are not the expected ones."""
+    pinned = await service_of(request).pin(caller.actor, channel, body.messages, expected=body.expected)
+    return {"data": [shown(message) for message in pinned]}
+
+
+@router.patch("/{channel}/topics/{topic}", response_model=TopicOut)
+async def edit_topic(
+    request: Request,
+    channel: Ref,
+    topic: Annotated[UUID, Path(description="The topic's id")],
+    body: TopicEdit,
+    caller: Annotated[Caller, require("channel.update_topic")],
+) -> dict[str, Any]:
+    """Rename a topic, archive it, or bring it back. 409 `topic_name_taken`."""
+    edited = await service_of(request).edit_topic(
+        caller.actor, channel, topic, name=body.name, archived=body.archived
+    )
+    return shown_topic((edited, 0))
 
 
 @router.get("/{channel}/members", response_model=MemberPage)
