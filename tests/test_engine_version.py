@@ -32,8 +32,8 @@ KNOWN: dict[str, Any] = {
         "consume_label", "recheck", "self_trigger", "max_event_age_seconds", "cooldown_seconds", "max_per_hour",
         "while_running", "queued_timeout_seconds",
     },
-    "effects": {"launch", "promote", "webhook", "reflect", "event", "operation", "wake"},
-    "obligations": {"rules", "dispatch", "reflect", "deliveries"},
+    "effects": {"launch", "promote", "webhook", "reflect", "event", "operation", "wake", "note"},
+    "obligations": {"rules", "dispatch", "reflect", "deliveries", "notes"},
 }  # fmt: skip
 LAST = 3
 RAISED = 15  # the product's migration that asks for it

@@ -26,6 +26,7 @@ from mainspring.agents.views import Work
 from mainspring.boards import verbs as boards
 from mainspring.boards.model import BoardState, Card, NewCard
 from mainspring.boards.service import BoardService
+from mainspring.chat.asks import MessageAskService
 from mainspring.db import Database, create_pool
 from mainspring.ids import new_id
 from mainspring.migrations.deadlines import DEADLINES
@@ -295,6 +296,7 @@ def whole_app(home: Home) -> FastAPI:
         runners=room.runners,
         tokens=room.tokens,
         audit=DeedService(home.db),
+        talk=SimpleNamespace(asks=MessageAskService(home.spine, home.db)),
     )
     return create_app(services)  # type: ignore[arg-type]
 

@@ -218,3 +218,16 @@ async def found(world: Any) -> list[str]:
     """What verify finds wrong with questions."""
     checks = (await world.get("verify"))["checks"]
     return [what for check in checks if "question" in check["what"] for what in check["violations"]]
+
+
+async def test_what_a_run_asks_and_is_answered_is_said_in_its_cards_topic(asking):
+    world = asking.world
+    ask = await asking.ask(options=["yes", "no"])
+    await world.settle()
+    await world.post(f"asks/{ask['id']}/answer", {"answer": "no"}, who="member")
+    await world.settle()
+    said = (await world.get("channels/ops/messages"))["data"]
+    assert [(one["topic"], one["author"], one["text"]) for one in said] == [
+        (asking.card, "member", "Touch the schema?\n→ no"),
+        (asking.card, "echo", "Touch the schema? (yes / no)"),
+    ]

@@ -102,4 +102,10 @@ async def test_a_build_that_is_refused_leaves_no_connection(fresh_database):
 
 async def test_the_settings_leases_reach_the_engine(services):
     assert services.spine.kinds["launch"].lease_seconds == services.settings.lease_seconds_transactional
-    assert {one.name for one in services.spine.obligations} == {"rules", "dispatch", "reflect", "deliveries"}
+    assert {one.name for one in services.spine.obligations} == {
+        "rules",
+        "dispatch",
+        "reflect",
+        "deliveries",
+        "notes",
+    }

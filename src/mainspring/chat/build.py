@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mainspring.chat import effects
+from mainspring.chat import effects, notes
 from mainspring.chat.asks import MessageAskService
 from mainspring.chat.model import Cards, Runs, SessionPolicy
 from mainspring.chat.nets import LOOP, Nets
@@ -43,6 +43,7 @@ def build(
 ) -> ChatRoom:
     """Build the room and register its loops; they start and stop with the engine."""
     effects.register(spine, runs)
+    notes.register(spine, cards)
     verbs = SessionVerbs(store, cards, policy)
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
