@@ -85,7 +85,7 @@ async def test_an_agent_is_made_changed_paused_and_listed(api):
         {"handle": "a", "slots": 0},
         {"handle": "a", "slots": 1001},
         {"handle": "a", "slots": True},
-        {"handle": "a", "wake": True},
+        {"handle": "a", "wake": "yes"},
         {"handle": "a", "name": "   "},
         {"handle": "a", "name": "x" * 201},
     ],

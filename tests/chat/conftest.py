@@ -134,14 +134,10 @@ class Place:
         self, handle: str, *, subscribed: bool | None = True, channel: str = "general", wake: bool = False
     ) -> Actor:
         """Make an agent, a member of the channel unless `subscribed` is None."""
-        made = await self.home.services.agents.create(self.anna, handle=handle, slots=1)
+        made = await self.home.services.agents.create(self.anna, handle=handle, slots=1, wake=wake)
         actor = Actor(tenant_id=self.tenant, account_id=made.agent.id, kind="agent", handle=handle)
         if subscribed is not None:
             await self.home.room.chat.join(self.anna, channel, handle, subscribed=subscribed)
-        if wake:
-            await self.home.admin.execute(
-                "update mainspring.agents set wake = true where id = $1", made.agent.id
-            )
         return actor
 
     async def person(self, handle: str) -> Actor:

@@ -163,13 +163,17 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """An agent: at most `slots` of its runs are held by runners at once, and none new while it is paused."""
+    """An agent: at most `slots` of its runs are held by runners at once, and none new while it is paused.
+
+    `wake`: a run is queued for it when messages are owed to it and no session of it reads them.
+    """
 
     id: UUID
     handle: str
     name: str
     slots: int
     paused: bool
+    wake: bool
     version: int
     created_at: datetime
 

@@ -22,6 +22,7 @@ def agent_of(row: Record) -> Agent:
         name=row["name"],
         slots=row["slots"],
         paused=row["paused"],
+        wake=row["wake"],
         version=row["version"],
         created_at=row["created_at"],
     )

@@ -60,7 +60,7 @@ class AgentService:
         self._poke = poke
 
     async def create(
-        self, actor: Actor, *, handle: str, name: str | None = None, slots: int = 1
+        self, actor: Actor, *, handle: str, name: str | None = None, slots: int = 1, wake: bool = False
     ) -> AgentView:
         """Make an agent. Raises Invalid, and Conflict when its handle is taken."""
         folded = checked_handle(handle)
@@ -71,7 +71,7 @@ class AgentService:
             account = await add_account(scope, tenant, "agent", folded, shown)
             if account is None:
                 raise Conflict(f"the handle {folded} is taken", code="handle_taken")
-            await scope.execute(_ADD_AGENT, tenant, account.id, slots)
+            await scope.execute(_ADD_AGENT, tenant, account.id, slots, wake)
             return await self._view(scope, tenant, account.id)
 
     async def list_agents(
@@ -104,6 +104,7 @@ class AgentService:
         name: str | None = None,
         slots: int | None = None,
         paused: bool | None = None,
+        wake: bool | None = None,
         expected_version: int | None = None,
     ) -> AgentView:
         """Change what is given. Raises Invalid, NotFound, and VersionConflict when it is not the expected version."""
@@ -124,8 +125,12 @@ class AgentService:
             wanted = (
                 now.agent.slots if slots is None else slots,
                 now.agent.paused if paused is None else paused,
+                now.agent.wake if wake is None else wake,
             )
-            if wanted != (now.agent.slots, now.agent.paused) or shown not in (None, now.agent.name):
+            if wanted != (now.agent.slots, now.agent.paused, now.agent.wake) or shown not in (
+                None,
+                now.agent.name,
+            ):
                 await scope.execute(_UPDATE_AGENT, tenant, agent.id, *wanted)
             if now.agent.paused and paused is False:
                 await scope.execute(_RESTART_QUEUED_TIMEOUTS, tenant, agent.id)

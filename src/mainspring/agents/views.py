@@ -69,6 +69,7 @@ class AgentView:
             "name": self.agent.name,
             "slots": self.agent.slots,
             "paused": self.agent.paused,
+            "wake": self.agent.wake,
             "version": self.agent.version,
             "queued": self.queued,
             "running": self.held,

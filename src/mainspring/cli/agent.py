@@ -14,7 +14,7 @@ app = App(name="agent", help="Agents that rules launch.")
 
 _Agent = Annotated[str, Parameter(help="Its handle or id.")]
 
-_COLUMNS = ("handle", "name", "slots", "running", "queued", "paused", "served", "waiting")
+_COLUMNS = ("handle", "name", "slots", "running", "queued", "paused", "wake", "served", "waiting")
 
 
 @app.command(name="list")
@@ -25,7 +25,9 @@ def list_(*, limit: Limit = None, json: Json = False) -> int:
 
 
 @app.command
-def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json = False) -> int:
+def create(
+    handle: str, *, name: str | None = None, slots: int = 1, wake: bool = False, json: Json = False
+) -> int:
     """Make an agent. Its runs wait until a runner serves it: `mainspring runner start --agent HANDLE --exec COMMAND`.
 
     Parameters
@@ -36,8 +38,10 @@ def create(handle: str, *, name: str | None = None, slots: int = 1, json: Json =
         What people see; the handle by default.
     slots
         How many of its runs may be held by runners at once.
+    wake
+        Queue a run for it when messages are owed to it and no session of it reads them.
     """
-    body = {"handle": handle, "slots": slots} | ({} if name is None else {"name": name})
+    body = {"handle": handle, "slots": slots, "wake": wake} | ({} if name is None else {"name": name})
     emit(Client.here().post("agents", body), json, _line)
     return ExitCode.OK
 
@@ -50,7 +54,14 @@ def show(agent: _Agent, *, json: Json = False) -> int:
 
 
 @app.command
-def edit(agent: _Agent, *, name: str | None = None, slots: int | None = None, json: Json = False) -> int:
+def edit(
+    agent: _Agent,
+    *,
+    name: str | None = None,
+    slots: int | None = None,
+    wake: bool | None = None,
+    json: Json = False,
+) -> int:
     """Change an agent.
 
     Parameters
@@ -59,11 +70,13 @@ def edit(agent: _Agent, *, name: str | None = None, slots: int | None = None, js
         What people see.
     slots
         How many of its runs may be held by runners at once.
+    wake
+        Whether a run is queued for it when messages are owed to it and no session of it reads them.
     """
-    given = {"name": name, "slots": slots}
+    given = {"name": name, "slots": slots, "wake": wake}
     changed = {field: value for field, value in given.items() if value is not None}
     if not changed:
-        raise CliError("say what to change: --name, --slots", code=ExitCode.USAGE)
+        raise CliError("say what to change: --name, --slots, --wake, --no-wake", code=ExitCode.USAGE)
     emit(Client.here().patch(_path(agent), changed), json, _line)
     return ExitCode.OK
 
@@ -89,8 +102,9 @@ def _path(agent: str) -> str:
 def _line(agent: dict[str, Any]) -> str:
     state = "paused" if agent["paused"] else ("served" if agent["served"] else "no runner serves it")
     work = f"{agent['running']} running, {agent['queued']} queued, {agent['slots']} slots"
+    woken = "  woken by messages" if agent["wake"] else ""
     waiting = f"  {agent['waiting']}" if agent["waiting"] else ""
-    return f"{agent['handle']}  ({agent['name']})  {state}  {work}{waiting}"
+    return f"{agent['handle']}  ({agent['name']})  {state}  {work}{woken}{waiting}"
 
 
 def _whole(agent: dict[str, Any]) -> str:

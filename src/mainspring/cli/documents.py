@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["agent", "board", "rule"]
 
 # in the order in which they are applied: rules name boards and agents
 FIELDS: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "agent": ("handle", "name", "slots"),
+    "agent": ("handle", "name", "slots", "wake"),
     "board": ("key", "name", "states", "reflect"),
     "rule": ("name", "enabled", "when", "do", "options"),
 }

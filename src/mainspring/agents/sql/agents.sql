@@ -1,10 +1,10 @@
 -- name: add_agent
-insert into mainspring.agents (tenant_id, id, slots)
-values ($1, $2, $3);
+insert into mainspring.agents (tenant_id, id, slots, wake)
+values ($1, $2, $3, $4);
 
 -- name: agents
 -- Every agent with what it has to do and who would do it: one page, in the order in which they were made.
-select a.id, n.handle, n.name, a.slots, a.paused, a.version, a.created_at,
+select a.id, n.handle, n.name, a.slots, a.paused, a.wake, a.version, a.created_at,
        (select count(*) from mainspring.runs r
          where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.state = 'queued') as queued,
        (select count(*) from mainspring.runs r
@@ -21,13 +21,13 @@ select a.id, n.handle, n.name, a.slots, a.paused, a.version, a.created_at,
  limit $5;
 
 -- name: agent_by_handle
-select a.id, n.handle, n.name, a.slots, a.paused, a.version, a.created_at
+select a.id, n.handle, n.name, a.slots, a.paused, a.wake, a.version, a.created_at
   from mainspring.accounts n
   join mainspring.agents a on a.tenant_id = n.tenant_id and a.id = n.id
  where n.tenant_id = $1 and n.handle = $2;
 
 -- name: agent
-select a.id, n.handle, n.name, a.slots, a.paused, a.version, a.created_at
+select a.id, n.handle, n.name, a.slots, a.paused, a.wake, a.version, a.created_at
   from mainspring.agents a
   join mainspring.accounts n on n.tenant_id = a.tenant_id and n.id = a.id
  where a.tenant_id = $1 and a.id = $2;
@@ -40,7 +40,7 @@ select id
 
 -- name: update_agent
 update mainspring.agents
-   set slots = $3, paused = $4, version = version + 1
+   set slots = $3, paused = $4, wake = $5, version = version + 1
  where tenant_id = $1 and id = $2;
 
 -- name: restart_queued_timeouts

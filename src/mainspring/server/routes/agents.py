@@ -21,6 +21,7 @@ router = APIRouter(prefix="/agents", tags=["agents"], route_class=Route)
 
 Ref = Annotated[str, Path(max_length=100, description="Handle or id")]
 Slots = Annotated[int, Field(ge=1, le=1000, description="How many of its runs may be held at once")]
+WAKE = "Whether a run is queued for it when messages are owed to it and no session of it reads them"
 
 
 class _Input(BaseModel):
@@ -33,6 +34,7 @@ class NewAgent(_Input):
     handle: str = Field(min_length=1, max_length=100, description="a-z 0-9 _ -")
     name: str | None = Field(default=None, min_length=1, max_length=200)
     slots: Slots = 1
+    wake: bool = Field(default=False, description=WAKE)
 
 
 class AgentChange(_Input):
@@ -40,6 +42,7 @@ class AgentChange(_Input):
 
     name: str | None = Field(default=None, min_length=1, max_length=200)
     slots: Slots | None = None
+    wake: bool | None = Field(default=None, description=WAKE)
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 412 unless the agent is at this version"
     )
@@ -53,6 +56,7 @@ class AgentOut(BaseModel):
     name: str
     slots: int
     paused: bool
+    wake: bool
     version: int
     queued: int
     running: int
@@ -100,7 +104,9 @@ async def create_agent(
     request: Request, response: Response, body: NewAgent, caller: Annotated[Caller, require("agent.create")]
 ) -> dict[str, Any]:
     """Make an agent."""
-    view = await _agents(request).create(caller.actor, handle=body.handle, name=body.name, slots=body.slots)
+    view = await _agents(request).create(
+        caller.actor, handle=body.handle, name=body.name, slots=body.slots, wake=body.wake
+    )
     response.headers["Location"] = f"{request.url.path.rstrip('/')}/{view.agent.handle}"
     return _answer(response, view)
 
@@ -122,12 +128,13 @@ async def change_agent(
     if_match: IfMatch,
     caller: Annotated[Caller, require("agent.update")],
 ) -> dict[str, Any]:
-    """Change an agent's name or slots; fewer slots take nothing from runs that are held."""
+    """Change an agent's name, slots, or whether it is woken; fewer slots take nothing from runs that are held."""
     view = await _agents(request).update(
         caller.actor,
         agent,
         name=body.name,
         slots=body.slots,
+        wake=body.wake,
         expected_version=expected(if_match, body.expected_version),
     )
     return _answer(response, view)
