@@ -18,6 +18,7 @@ _VISIBLE = SQL["visible_channels"]
 _MEMBERS = SQL["members"]
 _MESSAGES = SQL["messages_by_id"]
 _TOPIC = SQL["topic"]
+_TOPIC_NAMED = SQL["topic_named"]
 
 
 async def list_channels(
@@ -80,6 +81,16 @@ async def read_topic(scope: Scope, tenant: UUID, topic: UUID) -> Topic | None:
     """Return a topic."""
     row = await scope.fetchrow(_TOPIC, tenant, topic)
     return topic_of(row) if row else None
+
+
+async def find_topic(scope: Scope, tenant: UUID, channel: UUID, ref: str) -> UUID | None:
+    """Return the topic of a channel with this id or name, None when it has none such."""
+    named = _uuid(ref)
+    found = None if named is None else await read_topic(scope, tenant, named)
+    if found is not None and found.channel_id == channel:
+        return found.id
+    topic: UUID | None = await scope.fetchval(_TOPIC_NAMED, tenant, channel, ref.strip())
+    return topic
 
 
 def _uuid(ref: str) -> UUID | None:

@@ -29,6 +29,7 @@ _TOPICS = SQL["topics"]
 _OF_CHANNEL = SQL["messages_of_channel"]
 _AFTER = SQL["messages_after"]
 _OF_TOPIC = SQL["messages_of_topic"]
+_OF_TOPIC_AFTER = SQL["messages_of_topic_after"]
 _SEARCH = SQL["search"]
 _RAREST = SQL["rarest_word"]
 _LOCK_CHANNEL = SQL["lock_channel"]
@@ -353,22 +354,28 @@ class ChatService:
         actor: Actor,
         ref: str,
         *,
-        topic: UUID | None = None,
+        topic: str | None = None,
         before: int | None = None,
         after: int | None = None,
         limit: int = 50,
     ) -> list[Message]:
-        """Return a channel's messages, or a topic's: the newest first, before a seq; or the oldest first, behind `after`."""
+        """Return a channel's messages, or those of a topic by id or name: the newest first, before a seq; or the oldest first, behind
+        `after`. Raises NotFound."""
         async with self._db.tenant(actor.tenant_id) as scope:
             channel = await _seen(scope, actor, ref)
+            within = channel.id
             if topic is not None:
-                rows = await scope.fetch(_OF_TOPIC, actor.tenant_id, topic, before, limit)
-            elif after is not None:
-                rows = await scope.fetch(_AFTER, actor.tenant_id, channel.id, after, limit)
+                found = await reads.find_topic(scope, actor.tenant_id, channel.id, topic)
+                if found is None:
+                    raise NotFound("topic", topic)
+                within = found
+            if after is not None:
+                behind = _AFTER if topic is None else _OF_TOPIC_AFTER
+                rows = await scope.fetch(behind, actor.tenant_id, within, after, limit)
             else:
-                rows = await scope.fetch(_OF_CHANNEL, actor.tenant_id, channel.id, before, limit)
-            found = await reads.messages_in_order(scope, actor.tenant_id, [row["id"] for row in rows])
-        return [message for message in found if message.channel_id == channel.id]
+                newest = _OF_CHANNEL if topic is None else _OF_TOPIC
+                rows = await scope.fetch(newest, actor.tenant_id, within, before, limit)
+            return await reads.messages_in_order(scope, actor.tenant_id, [row["id"] for row in rows])
 
     async def search(
         self, actor: Actor, text: str, *, channel: str | None, before: UUID | None = None, limit: int = 50

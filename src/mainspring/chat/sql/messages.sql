@@ -30,6 +30,12 @@ select m.id from mainspring.messages m
  order by m.channel_seq desc
  limit $4;
 
+-- name: messages_of_topic_after
+select m.id from mainspring.messages m
+ where m.tenant_id = $1 and m.topic_id = $2 and m.channel_seq > $3
+ order by m.channel_seq
+ limit $4;
+
 -- name: message_of_request
 select id, sent from mainspring.messages where tenant_id = $1 and author_id = $2 and request_id = $3;
 

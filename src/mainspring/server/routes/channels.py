@@ -298,15 +298,18 @@ async def history(
     channel: Ref,
     paging: Paging,
     caller: Annotated[Caller, require("message.list")],
-    topic: Annotated[UUID | None, Query(description="Of this topic alone")] = None,
+    topic: Annotated[
+        str | None, Query(max_length=200, description="Of this topic alone: its id or name")
+    ] = None,
     after_seq: Annotated[
-        int | None, Query(ge=0, description="Those behind this seq, the oldest first")
+        int | None, Query(ge=0, lt=2**63, description="Those behind this seq, the oldest first")
     ] = None,
 ) -> dict[str, Any]:
     """List a channel's messages, the newest first, or from a seq on in the order in which they were posted."""
-    before = None if paging.after is None or after_seq is not None else unseal(paging.after, int)[0]
+    cursor = None if paging.after is None else unseal(paging.after, int)[0]
+    before, after = (cursor, None) if after_seq is None else (None, after_seq if cursor is None else cursor)
     rows = await service_of(request).history(
-        caller.actor, channel, topic=topic, before=before, after=after_seq, limit=paging.limit + 1
+        caller.actor, channel, topic=topic, before=before, after=after, limit=paging.limit + 1
     )
     return paging.page(rows, shown, key=lambda message: (message.channel_seq,))
 
