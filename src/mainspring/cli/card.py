@@ -12,9 +12,11 @@ from cyclopts import App, Parameter
 from mainspring.cli import following
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
+from mainspring.cli.message import Mention, RequestId, Text, said
 from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, named_values, say
+from mainspring.cli.post import told
 
-app = App(name="card", help="Cards: create, move, edit, assign, label.")
+app = App(name="card", help="Cards: create, move, edit, assign, label, comment.")
 
 _Card = Annotated[str, Parameter(help="Its key, as OPS-12, or its id.")]
 _Labels = Annotated[
@@ -253,6 +255,22 @@ def delete(card: _Card, *, if_version: _IfVersion = None) -> int:
     """Delete a card; its events and runs stay."""
     Client.here().delete(_path(card), version=if_version)
     say(f"{card} is deleted")
+    return ExitCode.OK
+
+
+@app.command
+def comment(
+    card: _Card,
+    text: Text = None,
+    *,
+    mention: Mention = None,
+    request_id: RequestId = None,
+    json: Json = False,
+) -> int:
+    """Say something about a card, in its topic of its board's channel; both are made if they are not there."""
+    body = {"text": said(text), "mentions": mention or [], "request_id": request_id}
+    client = Client.here()
+    told(client, client.post(f"{_path(card)}/comments", body), as_json=json)
     return ExitCode.OK
 
 

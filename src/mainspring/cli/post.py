@@ -1,0 +1,63 @@
+"""`mainspring post`: say something in a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from mainspring.cli.client import Client, segment
+from mainspring.cli.exits import ExitCode
+from mainspring.cli.message import Mention, RequestId, Text, said
+from mainspring.cli.output import Json, emit, printable, say
+
+
+def post(
+    channel: Annotated[str, Parameter(help="Its name or id.")],
+    text: Text = None,
+    *,
+    topic: Annotated[
+        str | None, Parameter(help="In which topic; it is made if it is not there. general by default.")
+    ] = None,
+    mention: Mention = None,
+    request_id: RequestId = None,
+    json: Json = False,
+) -> int:
+    """Say something in a channel, and be told whom it is owed to, say: mainspring post general "@coder look at OPS-12" --topic pumps."""
+    body = {"text": said(text), "topic": topic, "mentions": mention or [], "request_id": request_id}
+    client = Client.here()
+    told(client, client.post(f"channels/{segment(channel)}/messages", body), as_json=json)
+    return ExitCode.OK
+
+
+def told(client: Client, message: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print where a message went, and say whom it is owed to."""
+    emit(message, as_json, _where)
+    if not as_json:
+        say(_owed(client, message))
+
+
+def _where(message: Mapping[str, Any]) -> str:
+    where = f"#{message['channel']} › {printable(message['topic'])}"
+    return f"{message['id']}  {where}  seq {message['channel_seq']}"
+
+
+def _owed(client: Client, message: Mapping[str, Any]) -> str:
+    """Say whom a message is owed to, as its settling has it; nothing is owed before."""
+    if message["held"]:
+        return "held: it is owed to nobody before your turn ends"
+    [settled] = client.get("events", kind="message.settled", subject=message["id"], last=1)["data"]
+    owed = settled["data"]["recipients"]
+    told = [
+        _counted(owed["steer"], "agent is steered", "agents are steered"),
+        _counted(owed["deliver"], "agent has it delivered", "agents have it delivered"),
+        _counted(owed["people"], "person finds it in their inbox", "people find it in their inboxes"),
+    ]
+    return (
+        ", ".join(filter(None, told)) or "owed to nobody: no agent subscribes here, and nobody is mentioned"
+    )
+
+
+def _counted(those: Sequence[str], one: str, more: str) -> str:
+    return f"{len(those)} {one if len(those) == 1 else more}" if those else ""
