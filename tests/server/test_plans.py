@@ -98,7 +98,7 @@ ASKED: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("operators", "letters_by_age", (TENANT, 7, LOWEST, 50, LATEST), "effects_dead_age on"),
     ("operators", "effects_by_age", (TENANT, 7, LOWEST, 50, LATEST, "mail"), "effects_dead_age on"),
     ("operators", "runs_by_age", (TENANT, 7, LOWEST, 50, LATEST), "runs_dead_age on"),
-    ("operators", "count_letters", (TENANT, None), "effects_dead"),
+    ("operators", "count_letters", (TENANT, None, True, None), "effects_dead"),
     ("operators", "letters_by_id", (TENANT, [new_id()]), "effects_pkey"),
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mainspring import telemetry, wiring
+from mainspring.chat.sight import Reader as ReaderOf
 from mainspring.config import Settings
 from mainspring.operators import tails as tails_module
 from mainspring.operators.tails import Filter, Stream, Tails
@@ -307,6 +308,7 @@ async def test_a_token_is_asked_again_while_its_reader_catches_up(world, monkeyp
     stream = Stream(
         tenant_id=world.tenant,
         token_id=world.tenant,
+        reader=ReaderOf(tenant_id=world.tenant, account_id=None),
         position=0,
         wanted=Filter(),
         allowed=lambda role: role is not None,
@@ -380,7 +382,12 @@ async def test_a_quiet_stream_is_pinged(world):
         return "viewer"
 
     stream = Stream(
-        tenant_id=world.tenant, token_id=world.tenant, position=0, wanted=Filter(), allowed=lambda _role: True
+        tenant_id=world.tenant,
+        token_id=world.tenant,
+        reader=ReaderOf(tenant_id=world.tenant, account_id=None),
+        position=0,
+        wanted=Filter(),
+        allowed=lambda _role: True,
     )
     chunks = told(world.services.tails, stream, reset_to=None, recheck=recheck, ping_seconds=0)
     found = [await anext(chunks) for _ in range(3)]
@@ -415,6 +422,8 @@ async def test_every_stream_sees_every_event_once_however_it_joins(world, readin
     dice, last = random.Random(7), 120
     stop = asyncio.Event()
 
+    anybody = ReaderOf(tenant_id=world.tenant, account_id=None)
+
     async def write() -> None:
         for _ in range(last // 3):
             await happen(world, 3)
@@ -428,7 +437,7 @@ async def test_every_stream_sees_every_event_once_however_it_joins(world, readin
         await world.services.tails.run_once()
 
     async def read(n: int) -> list[int]:
-        while await world.services.log.last_events(world.tenant, kind=None, subject=None, limit=1) == []:
+        while await world.services.log.last_events(anybody, kind=None, subject=None, limit=1) == []:
             pass
         since = dice.randrange(3)
         reader, seen = reading(last=since), []

@@ -18,8 +18,18 @@ from mainspring.chat import model, reads
 from mainspring.chat.model import OFFERED, Delivery, Message, Session, SessionState
 from mainspring.chat.rows import SQL
 from mainspring.rooms import Conflict, Tx
-from mainspring.spine.effects import Done, Effect, EffectKind, Move, Retry, Settlement, bury_crashed, resolve
+from mainspring.spine.effects import (
+    Done,
+    Effect,
+    EffectKind,
+    Move,
+    Retry,
+    Settlement,
+    bury_crashed,
+    resolve,
+)
 from mainspring.spine.events import Event
+from mainspring.spine.outcomes import clean
 from mainspring.spine.settler import dead_event
 from mainspring.stores.postgres.rows import from_json
 
@@ -35,9 +45,12 @@ _DROP_UNSEEN = SQL["drop_unseen"]
 _RELEASE = SQL["release"]
 _NOTE_CRASH = SQL["note_crash"]
 _NOTE_ACKED = SQL["note_acked"]
+_NOTE_REASONS = SQL["note_reasons"]
 
 ROWS_MAX: Final = 100
 BYTES_MAX: Final = 256 * 1024
+# What the row and its events say of a refusal. The reader's own words, in which the message may stand, are its attempt's alone.
+REFUSED: Final = "its reader could not take it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +165,19 @@ async def ack(tx: Tx, store: PostgresStore, session: Session, ids: Collection[UU
 async def nack(tx: Tx, store: PostgresStore, session: Session, refused: Mapping[UUID, str]) -> int:
     """Note that these could not be put into the agent's context: each has spent an attempt, and comes again later, or is dead."""
     settlements = [
-        (one.effect, resolve(one.effect, Retry(refused[one.effect.id]), _kind(one), random=random()))  # noqa: S311 - a jitter
+        (one.effect, resolve(one.effect, Retry(REFUSED), _kind(one), random=random()))  # noqa: S311 - a jitter
         for one in await held_by(tx, session)
         if one.effect.id in refused
     ]
     await _settle(tx, store, settlements)
+    if settlements:
+        await tx.handle.execute(
+            _NOTE_REASONS,
+            tx.tenant,
+            [effect.id for effect, _ in settlements],
+            [effect.claim_id for effect, _ in settlements],
+            [clean(refused[effect.id]) for effect, _ in settlements],
+        )
     return len(settlements)
 
 

@@ -68,7 +68,7 @@ class CustomEvents:
             if seq is None:
                 await self._append(tx, actor, new)
         known = seq is not None
-        return await self._log.event(tenant, seq if seq is not None else tx.appended[-1]), not known
+        return await self._log.appended(tenant, seq if seq is not None else tx.appended[-1]), not known
 
     async def _append(self, tx: Tx, actor: Actor, new: NewCustom) -> None:
         subject = new.subject

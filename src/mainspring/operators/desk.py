@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from mainspring.chat.sight import Reader
 from mainspring.db import Database, Scope
 from mainspring.operators import letters
 from mainspring.operators.letters import Place
@@ -51,55 +52,57 @@ class DeskService:
     # reading ------------------------------------------------------------------------------------------------
 
     async def letters(
-        self, tenant: UUID, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
-    ) -> list[Letter]:
-        """Return dead letters behind `after` (since, id), the latest first."""
-        async with self._db.tenant(tenant, purpose="desk") as scope:
-            return await letters.latest(scope, tenant, kind=kind, after=after, limit=limit)
+        self, reader: Reader, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
+    ) -> tuple[list[Letter], tuple[datetime, UUID] | None]:
+        """Return dead letters behind `after` (since, id), the latest first, and behind which there may be more."""
+        async with self._db.tenant(reader.tenant_id, purpose="desk") as scope:
+            return await letters.latest(scope, reader, kind=kind, after=after, limit=limit)
 
-    async def groups(self, tenant: UUID, *, kind: str | None) -> tuple[list[dict[str, Any]], int]:
+    async def groups(self, reader: Reader, *, kind: str | None) -> tuple[list[dict[str, Any]], int]:
         """Return dead letters by cause, the most frequent first, and how many more there are that no group counts."""
-        async with self._db.tenant(tenant, purpose="desk") as scope:
-            found, uncounted = await letters.heaps(scope, tenant, kind)
+        async with self._db.tenant(reader.tenant_id, purpose="desk") as scope:
+            found, uncounted = await letters.heaps(scope, reader, kind)
         return grouped(found), uncounted
 
-    async def show(self, tenant: UUID, letter_id: UUID) -> dict[str, Any]:
+    async def show(self, reader: Reader, letter_id: UUID) -> dict[str, Any]:
         """Return one dead letter with its attempts and its payload or prompt. Raises NotFound."""
+        tenant = reader.tenant_id
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            found = await letters.whole(scope, tenant, await letters.by_id(scope, tenant, [letter_id]))
+            found = await letters.whole(scope, tenant, await letters.by_id(scope, reader, [letter_id]))
         if not found:
             raise NotFound("dead letter", letter_id)
         return found[0]
 
-    async def export(self, tenant: UUID, asked: Described) -> AsyncIterator[list[dict[str, Any]]]:
+    async def export(self, reader: Reader, asked: Described) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield whole letters, oldest event first, so many at a time; each part is a transaction of its own."""
-        place, over = Place(), False
+        place, over, tenant = Place(), False, reader.tenant_id
         while not over:
             async with self._db.tenant(tenant, purpose="desk") as scope:
                 looked = await letters.look(scope, tenant, asked, place, limit=EXPORTED_AT_ONCE)
-                part = await letters.whole(scope, tenant, await _in_order(scope, tenant, looked.ids))
+                part = await letters.whole(scope, tenant, await _in_order(scope, reader, looked.ids))
             place, over = looked.place, looked.over
             yield part
 
     # deciding -----------------------------------------------------------------------------------------------
 
-    async def plan(self, tenant: UUID, asked: Asked, *, new_key: bool | None = None) -> dict[str, Any]:
+    async def plan(self, reader: Reader, asked: Asked, *, new_key: bool | None = None) -> dict[str, Any]:
         """Return what a replay would do, in which order, and what it would leave alone and why. Changes nothing.
 
         Of what is described, at most PLANNED_MAX are listed; `total` is how many there are, null when they were not counted.
         Raises NotFound for a cause that no letter has.
         """
+        tenant = reader.tenant_id
         async with self._db.tenant(tenant, purpose="desk") as scope:
             total: int | None
             match asked:
                 case Named(ids):
                     _check_number(ids)
-                    found = await letters.by_id(scope, tenant, ids)
+                    found = await letters.by_id(scope, reader, ids)
                     dead = sorted((one for one in found if one.dead), key=_age)
                     total, skipped = len(dead), _skipped(ids, found)
                 case Described():
-                    dead, skipped = await _first(scope, tenant, asked), []
-                    total = await letters.count(scope, tenant, asked)
+                    dead, skipped = await _first(scope, reader, asked), []
+                    total = await letters.count(scope, reader, asked)
                     letters.refuse_unknown(asked, total)
                 case _:
                     assert_never(asked)
@@ -123,7 +126,7 @@ class DeskService:
         check(decision)
         _check_number(ids)
         async with self._spine.open(actor.tenant_id) as tx:
-            found = await letters.by_id(tx.handle, tx.tenant, ids)
+            found = await letters.by_id(tx.handle, reader_of(actor), ids)
             dead = sorted((one for one in found if one.dead), key=_age)
             if not dead and len(ids) == 1:
                 raise _nothing_to_do(ids[0], found)
@@ -180,19 +183,24 @@ def check(decision: Decision) -> None:
         raise Invalid(FieldError("/reason", f"say why, in 1 to {REASON_LENGTH_MAX} characters"))
 
 
-async def _first(scope: Scope, tenant: UUID, asked: Described) -> list[Letter]:
+def reader_of(actor: Actor) -> Reader:
+    """Return who decides, as a reader: nobody does who does not operate."""
+    return Reader(tenant_id=actor.tenant_id, account_id=actor.account_id, operates=True)
+
+
+async def _first(scope: Scope, reader: Reader, asked: Described) -> list[Letter]:
     """Return the first of what is described."""
     ids: list[UUID] = []
     place, over = Place(), False
     while not over and len(ids) < PLANNED_MAX:
-        looked = await letters.look(scope, tenant, asked, place, limit=PLANNED_MAX - len(ids))
+        looked = await letters.look(scope, reader.tenant_id, asked, place, limit=PLANNED_MAX - len(ids))
         ids += looked.ids
         place, over = looked.place, looked.over
-    return await _in_order(scope, tenant, ids)
+    return await _in_order(scope, reader, ids)
 
 
-async def _in_order(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> list[Letter]:
-    return sorted(await letters.by_id(scope, tenant, ids), key=_age) if ids else []
+async def _in_order(scope: Scope, reader: Reader, ids: Sequence[UUID]) -> list[Letter]:
+    return sorted(await letters.by_id(scope, reader, ids), key=_age) if ids else []
 
 
 def _check_number(ids: Sequence[UUID]) -> None:

@@ -1,6 +1,7 @@
 """Explain: takes a reference, leaves the story of what it names. Reads only, in one transaction of its tenant.
 
-The verdicts are not records: they are asked again, of the same pure judges that the drain asks, about the same events.
+The verdicts are not records: they are asked again, of the same pure judges that the drain asks, about the same events. What names a
+channel that whoever asks does not see is no part of any story told to them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
 
+from mainspring.chat import sight
+from mainspring.chat.sight import Reader
 from mainspring.db import Database, Scope
 from mainspring.operators.model import CardKey, Id, Judges, Noun, ReadRules, Ref, RuleName, Seq, parse_ref
 from mainspring.operators.story import Found, Judged, Row, Story
@@ -61,8 +64,9 @@ class ExplainService:
         self._obligations = obligations
         self._silence = runner_silence_seconds
 
-    async def explain(self, tenant: UUID, ref: str, *, limit: int = EVENTS_DEFAULT) -> Story:
+    async def explain(self, reader: Reader, ref: str, *, limit: int = EVENTS_DEFAULT) -> Story:
         """Return the story of what a reference names, with at most `limit` events. Raises Invalid and NotFound."""
+        tenant = reader.tenant_id
         parsed = parse_ref(ref)
         if parsed is None:
             raise Invalid(
@@ -71,18 +75,19 @@ class ExplainService:
                 )
             )
         async with self._db.snapshot(tenant, purpose="explain") as scope:
-            asked = await self._asked(scope, tenant, parsed, ref, limit)
+            asked = await self._asked(scope, reader, parsed, ref, limit)
             rules = await self._rules(scope, tenant, asked.events, rule_id=asked.only_rule)
             others = await self._others(scope, asked)
-            found = await self._found(scope, tenant, asked)
+            found = await self._found(scope, reader, asked)
         # many rules on many events take a while: nothing is held open meanwhile
         return Story(replace(found, judged=await _judged(asked.events, rules, others)))
 
-    async def _asked(self, scope: Scope, tenant: UUID, ref: Ref, text: str, limit: int) -> _Asked:
+    async def _asked(self, scope: Scope, reader: Reader, ref: Ref, text: str, limit: int) -> _Asked:
         noun: Noun | None
+        tenant = reader.tenant_id
         match ref:
             case Seq(seq):
-                return await self._event(scope, tenant, seq)
+                return await self._event(scope, reader, seq)
             case CardKey(board, number):
                 noun, found = "card", await scope.fetchval(SQL["card_by_key"], tenant, board, number)
             case RuleName(name):
@@ -96,22 +101,23 @@ class ExplainService:
         if found is None or noun is None:
             raise NotFound("card, event, effect, run or rule", text)
         tell = {"card": self._card, "run": self._run, "effect": self._effect, "rule": self._rule}
-        return await tell[noun](scope, tenant, found, limit)
+        return await tell[noun](scope, reader, found, limit)
 
     # by noun ------------------------------------------------------------------------------------------------
 
-    async def _event(self, scope: Scope, tenant: UUID, seq: int) -> _Asked:
-        events = await _events(scope, "events_by_seq", tenant, [seq])
+    async def _event(self, scope: Scope, reader: Reader, seq: int) -> _Asked:
+        events = await _events(scope, reader, "events_by_seq", [seq])
         if not events:
             raise NotFound("event", seq)
         now = {"seq": seq, "kind": events[0].kind, "subject": events[0].subject, "data": dict(events[0].data)}
         return _Asked(noun="event", title=f"event {seq}", now=now, events=events, caused=True)
 
-    async def _card(self, scope: Scope, tenant: UUID, card_id: UUID, limit: int) -> _Asked:
+    async def _card(self, scope: Scope, reader: Reader, card_id: UUID, limit: int) -> _Asked:
+        tenant = reader.tenant_id
         [row] = await _rows(scope, "card_now", tenant, card_id)
         runs = [r["id"] for r in await scope.fetch(SQL["runs_of_card"], tenant, card_id, RUNS_MAX)]
         asks = await _asks(scope, tenant, runs)
-        events, more = await _about(scope, tenant, [card_id, *runs, *asks], limit)
+        events, more = await _about(scope, reader, [card_id, *runs, *asks], limit)
         gone = " (deleted)" if row["deleted_at"] else ""
         now = _json(
             row, "key", "title", "state", "version", "agent", "eligible_version", "dispatched_version"
@@ -125,11 +131,12 @@ class ExplainService:
             more=more,
         )
 
-    async def _run(self, scope: Scope, tenant: UUID, run_id: UUID, limit: int) -> _Asked:
+    async def _run(self, scope: Scope, reader: Reader, run_id: UUID, limit: int) -> _Asked:
+        tenant = reader.tenant_id
         [row] = await _rows(scope, "runs_by_id", tenant, [run_id], self._silence)
         asks = await _asks(scope, tenant, [run_id])
-        events, more = await _about(scope, tenant, [run_id, *asks], limit)
-        why = await _events(scope, "events_by_seq", tenant, [row["event_seq"]] if row["event_seq"] else [])
+        events, more = await _about(scope, reader, [run_id, *asks], limit)
+        why = await _events(scope, reader, "events_by_seq", [row["event_seq"]] if row["event_seq"] else [])
         return _Asked(
             noun="run",
             title=f"run {run_id} of {row['agent']}",
@@ -142,10 +149,14 @@ class ExplainService:
             more=more,
         )
 
-    async def _effect(self, scope: Scope, tenant: UUID, effect_id: UUID, limit: int) -> _Asked:
-        [row] = await _rows(scope, "effects_by_id", tenant, [effect_id])
-        events, more = await _about(scope, tenant, [effect_id], limit)
-        why = await _events(scope, "events_by_seq", tenant, [row["event_seq"]] if row["event_seq"] else [])
+    async def _effect(self, scope: Scope, reader: Reader, effect_id: UUID, limit: int) -> _Asked:
+        tenant = reader.tenant_id
+        seen, _ = await _seen(scope, reader, await _rows(scope, "effects_by_id", tenant, [effect_id]))
+        if not seen:
+            raise NotFound("card, event, effect, run or rule", effect_id)
+        [row] = seen
+        events, more = await _about(scope, reader, [effect_id], limit)
+        why = await _events(scope, reader, "events_by_seq", [row["event_seq"]] if row["event_seq"] else [])
         return _Asked(
             noun="effect",
             title=f"{row['kind']} {row['key']}",
@@ -155,13 +166,14 @@ class ExplainService:
             more=more,
         )
 
-    async def _rule(self, scope: Scope, tenant: UUID, rule_id: UUID, limit: int) -> _Asked:
+    async def _rule(self, scope: Scope, reader: Reader, rule_id: UUID, limit: int) -> _Asked:
+        tenant = reader.tenant_id
         [row] = await _rows(scope, "rule_now", tenant, rule_id)
-        changes, more = await _about(scope, tenant, [rule_id], limit)
-        recent = await _events(scope, "events_of_rooms", tenant, limit)
+        changes, more = await _about(scope, reader, [rule_id], limit)
+        recent = await _events(scope, reader, "events_of_rooms", limit)
         fired = await scope.fetch(SQL["effects_of_rule"], tenant, rule_id, limit)
         causes = await _events(
-            scope, "events_by_seq", tenant, [r["event_seq"] for r in fired if r["event_seq"]]
+            scope, reader, "events_by_seq", [r["event_seq"] for r in fired if r["event_seq"]]
         )
         word = "deleted" if row["deleted_at"] else "enabled" if row["enabled"] else "disabled"
         if row["paused_because"]:
@@ -181,17 +193,18 @@ class ExplainService:
 
     # what hangs on it ---------------------------------------------------------------------------------------
 
-    async def _found(self, scope: Scope, tenant: UUID, asked: _Asked) -> Found:
+    async def _found(self, scope: Scope, reader: Reader, asked: _Asked) -> Found:
+        tenant = reader.tenant_id
         seqs = [event.seq for event in asked.events]
         ends = await scope.fetchrow(SQL["log_ends"], tenant)
-        effects = await self._effects(scope, tenant, asked, seqs)
+        effects, whole = await _seen(scope, reader, await self._effects(scope, tenant, asked, seqs))
         launches = [(row["kind"], row["key"]) for row in effects]
         made = await scope.fetch(
             SQL["runs_of_launches"], tenant, [kind for kind, _ in launches], [key for _, key in launches]
         )
         ids = list(dict.fromkeys([*asked.runs, *(row["id"] for row in made)]))
         runs = await _rows(scope, "runs_by_id", tenant, ids, self._silence)
-        caused = await _rows(scope, "events_caused_by", tenant, seqs, CAUSED_MAX) if asked.caused else []
+        caused = await _events(scope, reader, "events_caused_by", seqs, CAUSED_MAX) if asked.caused else []
         ruled = {row["rule_id"] for row in (*effects, *runs) if row["rule_id"]}
         names = await scope.fetch(SQL["rule_names"], tenant, list(ruled))
         return Found(
@@ -202,8 +215,8 @@ class ExplainService:
             events=asked.events,
             effects=effects,
             runs=runs,
-            history=await _history(scope, tenant, effects, runs),
-            caused=caused,
+            history=await _history(scope, tenant, effects, runs, whole),
+            caused=[{"seq": one.seq, "kind": one.kind, "cause_seq": one.cause_seq} for one in caused],
             rule_names={row["id"]: row["name"] for row in names},
             more=asked.more,
         )
@@ -256,8 +269,17 @@ async def _rows(scope: Scope, name: str, *args: Any) -> list[Row]:
     return [dict(row) for row in await scope.fetch(SQL[name], *args)]
 
 
-async def _events(scope: Scope, name: str, *args: Any) -> list[Event]:
-    return [event_of(row) for row in await scope.fetch(SQL[name], *args)]
+async def _events(scope: Scope, reader: Reader, name: str, *args: Any) -> list[Event]:
+    rows = await scope.fetch(SQL[name], reader.tenant_id, *args)
+    return await sight.told(scope, reader, [event_of(row) for row in rows])
+
+
+async def _seen(scope: Scope, reader: Reader, effects: Sequence[Row]) -> tuple[list[Row], frozenset[UUID]]:
+    """Return the effects that there are for a reader, and of which of them they may read what attempts say."""
+    names = {row["id"]: sight.named_by_delivery(reader.tenant_id, row["kind"], row["key"]) for row in effects}
+    seen = await sight.seen_by(scope, names.values(), [reader.account_id])
+    whole = frozenset(one for one, name in names.items() if seen.sees(reader.account_id, name))
+    return [row for row in effects if row["id"] in whole or reader.operates], whole
 
 
 async def _asks(scope: Scope, tenant: UUID, runs: Sequence[UUID]) -> list[UUID]:
@@ -265,19 +287,24 @@ async def _asks(scope: Scope, tenant: UUID, runs: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await scope.fetch(SQL["asks_of_runs"], tenant, list(runs), ASKS_MAX)]
 
 
-async def _about(scope: Scope, tenant: UUID, ids: Sequence[UUID], limit: int) -> tuple[list[Event], bool]:
+async def _about(scope: Scope, reader: Reader, ids: Sequence[UUID], limit: int) -> tuple[list[Event], bool]:
     """Return the latest events about these things, oldest first, and whether there are older ones."""
-    found = await _events(scope, "events_of_subjects", tenant, [str(one) for one in ids], limit + 1)
-    return found[:limit][::-1], len(found) > limit
+    rows = await scope.fetch(
+        SQL["events_of_subjects"], reader.tenant_id, [str(one) for one in ids], limit + 1
+    )
+    found = await sight.told(scope, reader, [event_of(row) for row in rows[:limit]])
+    return found[::-1], len(rows) > limit
 
 
 async def _history(
-    scope: Scope, tenant: UUID, effects: Iterable[Row], runs: Iterable[Row]
+    scope: Scope, tenant: UUID, effects: Iterable[Row], runs: Iterable[Row], whole: frozenset[UUID]
 ) -> dict[UUID, list[Row]]:
+    """Return attempts by effect and run; of an effect that is not in `whole`, without what they say."""
     history: dict[UUID, list[Row]] = defaultdict(list)
     for name, things in (("effect_attempts", effects), ("run_attempts", runs)):
         for row in await _rows(scope, name, tenant, [thing["id"] for thing in things]):
-            history[row["of"]].append(row)
+            tells = name != "effect_attempts" or row["of"] in whole
+            history[row["of"]].append(row if tells else {**row, "error": None})
     return history
 
 

@@ -1,6 +1,7 @@
 """Dead letters out of the database: takes an open scope of one tenant, leaves values. Writes and locks nothing.
 
-Whatever number lies on the desk, each statement reads a page of it.
+Whatever number lies on the desk, each statement reads a page of it. A delivery lies there for those who see its channel, and for those
+who operate: they have its row to decide on, without a name or a word of what was said.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from asyncpg import Record
+
+from mainspring.chat import sight
+from mainspring.chat.model import OFFERED
+from mainspring.chat.sight import Reader
 from mainspring.db import Scope
-from mainspring.operators.model import RUN, Described, Heap, Letter
+from mainspring.operators.model import RUN, Delivery, Described, Heap, Letter
 from mainspring.rooms import NotFound
 from mainspring.sql import Queries
 
@@ -47,26 +53,52 @@ class Looked:
         return self.runs + self.effects
 
 
-async def by_id(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> list[Letter]:
-    """Return those of these effects and runs that exist, dead or not, in the order asked."""
-    found = {
-        row["id"]: Letter(**dict(row)) for row in await scope.fetch(SQL["letters_by_id"], tenant, list(ids))
+async def by_id(scope: Scope, reader: Reader, ids: Sequence[UUID]) -> list[Letter]:
+    """Return those of these effects and runs that there are for a reader, dead or not, in the order asked."""
+    rows = {row["id"]: row for row in await scope.fetch(SQL["letters_by_id"], reader.tenant_id, list(ids))}
+    asked = [rows[one] for one in dict.fromkeys(ids) if one in rows]
+    names = {row["id"]: sight.named_by_delivery(reader.tenant_id, row["kind"], row["key"]) for row in asked}
+    seen = await sight.seen_by(scope, names.values(), [reader.account_id])
+    whole = {one for one, name in names.items() if seen.sees(reader.account_id, name)}
+    told = await _deliveries(
+        scope, reader.tenant_id, [row["id"] for row in asked if row["kind"] in OFFERED and row["id"] in whole]
+    )
+    return [_letter_of(row, told.get(row["id"])) for row in asked if row["id"] in whole or reader.operates]
+
+
+async def _deliveries(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> dict[UUID, Delivery]:
+    if not ids:
+        return {}
+    rows = await scope.fetch(SQL["deliveries_by_id"], tenant, ids)
+    return {
+        row["id"]: Delivery(**{name: value for name, value in row.items() if name != "id"}) for row in rows
     }
-    return [found[one] for one in dict.fromkeys(ids) if one in found]
+
+
+def _letter_of(row: Record, delivery: Delivery | None) -> Letter:
+    said = {name: value for name, value in row.items() if name != "key"}
+    if delivery is not None:
+        said["subject"] = delivery.subject
+    return Letter(**said, delivery=delivery)
 
 
 async def latest(
-    scope: Scope, tenant: UUID, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
-) -> list[Letter]:
-    """Return dead letters behind `after` (since, id), the latest first."""
-    terms = (tenant, *(after or (_LATEST, _HIGHEST)), limit)
+    scope: Scope, reader: Reader, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
+) -> tuple[list[Letter], tuple[datetime, UUID] | None]:
+    """Return dead letters behind `after` (since, id), the latest first, and behind which there may be more.
+
+    There may be fewer than asked for, or none, and more behind.
+    """
+    terms = (reader.tenant_id, *(after or (_LATEST, _HIGHEST)), limit + 1)
     if kind is None:
         rows = await scope.fetch(SQL["letters"], *terms)
     elif kind == RUN:
         rows = await scope.fetch(SQL["letters_of_runs"], *terms)
     else:
         rows = await scope.fetch(SQL["letters_of_effects"], *terms, kind)
-    return await by_id(scope, tenant, [row["id"] for row in rows])
+    page = rows[:limit]
+    found = await by_id(scope, reader, [row["id"] for row in page])
+    return found, (page[-1]["since"], page[-1]["id"]) if len(rows) > limit else None
 
 
 async def look(
@@ -96,22 +128,25 @@ async def look(
     )
 
 
-async def heaps(scope: Scope, tenant: UUID, kind: str | None) -> tuple[list[Heap], int]:
+async def heaps(scope: Scope, reader: Reader, kind: str | None) -> tuple[list[Heap], int]:
     """Return the letters that say the same, counted, and how many letters are in none of these heaps."""
-    rows = await scope.fetch(SQL["heaps"], tenant, kind, HEAPS_MAX)
+    terms = (reader.tenant_id, kind, reader.operates, reader.account_id)
+    rows = await scope.fetch(SQL["heaps"], *terms, HEAPS_MAX)
     found = [Heap(**dict(row)) for row in rows]
     if len(found) < HEAPS_MAX:
         return found, 0
-    everything: int = await scope.fetchval(SQL["count_letters"], tenant, kind)
+    everything: int = await scope.fetchval(SQL["count_letters"], *terms)
     return found, max(0, everything - sum(heap.count for heap in found))
 
 
-async def count(scope: Scope, tenant: UUID, asked: Described) -> int | None:
+async def count(scope: Scope, reader: Reader, asked: Described) -> int | None:
     """Return how many letters are meant; None when too many say different things to count those of a cause."""
     if asked.cause is None:
-        everything: int = await scope.fetchval(SQL["count_letters"], tenant, asked.kind)
+        everything: int = await scope.fetchval(
+            SQL["count_letters"], reader.tenant_id, asked.kind, reader.operates, reader.account_id
+        )
         return everything
-    found, uncounted = await heaps(scope, tenant, asked.kind)
+    found, uncounted = await heaps(scope, reader, asked.kind)
     if uncounted:
         return None
     return sum(heap.count for heap in found if asked.takes(heap.outcome, heap.error))
@@ -124,7 +159,8 @@ def refuse_unknown(asked: Described, total: int | None) -> None:
 
 
 async def whole(scope: Scope, tenant: UUID, letters: Sequence[Letter]) -> list[dict[str, Any]]:
-    """Return letters with what they were to do and every attempt."""
+    """Return letters with what they were to do and every attempt; what attempts at a delivery said, for those who see it."""
+    silent = {letter.id for letter in letters if letter.kind in OFFERED and letter.delivery is None}
     runs = [letter.id for letter in letters if letter.kind == RUN]
     effects = [letter.id for letter in letters if letter.kind != RUN]
     bodies: dict[UUID, dict[str, Any]] = {}
@@ -138,7 +174,8 @@ async def whole(scope: Scope, tenant: UUID, letters: Sequence[Letter]) -> list[d
         for row in await scope.fetch(SQL[body], tenant, ids):
             bodies[row["id"]] = {name: value for name, value in row.items() if name != "id"}
         for row in await scope.fetch(SQL[attempts], tenant, ids):
-            history[row["of"]].append({name: value for name, value in row.items() if name != "of"})
+            told = {name: value for name, value in row.items() if name != "of"}
+            history[row["of"]].append(told if row["of"] not in silent else {**told, "error": None})
     return [
         {**letter.as_json(), **bodies.get(letter.id, {}), "history": history[letter.id]} for letter in letters
     ]

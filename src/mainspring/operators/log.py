@@ -1,12 +1,19 @@
-"""The log and the outbox as they lie: events and effects, listed and shown, and a pending effect cancelled."""
+"""The log and the outbox as they lie: events and effects, listed and shown, and a pending effect cancelled.
+
+Whoever reads is told of nothing that names a channel which they do not see: a page goes on behind it. Of a delivery in such a channel
+there is a row for those who operate, without a word of what was said; for everybody else there is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
-from mainspring.db import Database
+from mainspring.chat import sight
+from mainspring.chat.sight import Reader
+from mainspring.db import Database, Scope
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine
 from mainspring.spine.effects import LIVE, Attempt, EffectRow, EffectState
 from mainspring.spine.events import Event, NewEvent
@@ -15,6 +22,8 @@ from mainspring.stores.postgres.rows import event_of
 
 SQL = Queries("mainspring.operators.sql")
 REASON_LENGTH_MAX: Final = 500
+LOOKS_MAX: Final = 10  # pages that one question goes through, when much of them is not the reader's to see
+LOOKED_AT_ONCE: Final = 200
 
 
 class LogService:
@@ -25,52 +34,99 @@ class LogService:
         self._spine = spine
 
     async def events(
-        self, tenant: UUID, *, after: int, kind: str | None, subject: str | None, limit: int
-    ) -> list[Event]:
-        """Return events behind a seq, oldest first; `kind` may be `card.*`, all of a noun."""
-        async with self._db.tenant(tenant, purpose="events") as scope:
-            found = await scope.fetch(SQL["list_events"], tenant, after, *_kinds(kind), subject, limit)
-        return [event_of(row) for row in found]
+        self, reader: Reader, *, after: int, kind: str | None, subject: str | None, limit: int
+    ) -> tuple[list[Event], int | None]:
+        """Return events behind a seq, oldest first, and behind which seq there may be more; `kind` may be `card.*`, all of a noun.
+
+        There may be fewer than asked for, or none, and more behind.
+        """
+        found: list[Event] = []
+        terms = (*_kinds(kind), subject)
+        async with self._db.tenant(reader.tenant_id, purpose="events") as scope:
+            for _ in range(LOOKS_MAX):
+                left = limit - len(found)
+                rows = await scope.fetch(SQL["list_events"], reader.tenant_id, after, *terms, left + 1)
+                page = [event_of(row) for row in rows[:left]]
+                found += await sight.told(scope, reader, page)
+                if len(rows) <= left:
+                    return found, None
+                after = page[-1].seq
+                if len(found) == limit:
+                    break
+        return found, after
 
     async def last_events(
-        self, tenant: UUID, *, kind: str | None, subject: str | None, limit: int
+        self, reader: Reader, *, kind: str | None, subject: str | None, limit: int
     ) -> list[Event]:
-        """Return the last events that match, oldest first."""
-        async with self._db.tenant(tenant, purpose="events") as scope:
-            found = await scope.fetch(SQL["last_events"], tenant, *_kinds(kind), subject, limit)
-        return [event_of(row) for row in reversed(found)]
+        """Return the last events that match, oldest first, as far back as one question looks."""
+        found: list[Event] = []
+        before: int | None = None
+        terms = (*_kinds(kind), subject)
+        async with self._db.tenant(reader.tenant_id, purpose="events") as scope:
+            for n in range(LOOKS_MAX):
+                size = limit if n == 0 else LOOKED_AT_ONCE
+                rows = await scope.fetch(SQL["last_events"], reader.tenant_id, *terms, size, before)
+                found += await sight.told(scope, reader, [event_of(row) for row in rows])
+                if len(rows) < size or len(found) >= limit:
+                    break
+                before = rows[-1]["seq"]
+        return found[:limit][::-1]
 
-    async def event(self, tenant: UUID, seq: int) -> Event:
+    async def event(self, reader: Reader, seq: int) -> Event:
         """Return one event. Raises NotFound."""
-        async with self._db.tenant(tenant, purpose="events") as scope:
-            found = await scope.fetch(SQL["events_by_seq"], tenant, [seq])
+        async with self._db.tenant(reader.tenant_id, purpose="events") as scope:
+            rows = await scope.fetch(SQL["events_by_seq"], reader.tenant_id, [seq])
+            found = await sight.told(scope, reader, [event_of(row) for row in rows])
         if not found:
             raise NotFound("event", seq)
-        return event_of(found[0])
+        return found[0]
+
+    async def appended(self, tenant: UUID, seq: int) -> Event:
+        """Return an event that whoever asks has written."""
+        async with self._db.tenant(tenant, purpose="events") as scope:
+            [row] = await scope.fetch(SQL["events_by_seq"], tenant, [seq])
+        return event_of(row)
 
     async def effects(
         self,
-        tenant: UUID,
+        reader: Reader,
         *,
         state: EffectState | None,
         kind: str | None,
         event_seq: int | None,
         after: UUID | None,
         limit: int,
-    ) -> list[EffectRow]:
-        """Return effects that match, oldest first."""
-        async with self._db.tenant(tenant, purpose="effects") as scope:
-            return await self._spine.store.effects(
-                scope, tenant, state=state, kind=kind, event_seq=event_seq, after=after, limit=limit
-            )
+    ) -> tuple[list[EffectRow], UUID | None]:
+        """Return effects that match, oldest first, and behind which there may be more.
 
-    async def effect(self, tenant: UUID, effect_id: UUID) -> tuple[EffectRow, Sequence[Attempt]]:
+        There may be fewer than asked for, or none, and more behind.
+        """
+        found: list[EffectRow] = []
+        terms: dict[str, Any] = {"state": state, "kind": kind, "event_seq": event_seq}
+        async with self._db.tenant(reader.tenant_id, purpose="effects") as scope:
+            for _ in range(LOOKS_MAX):
+                left = limit - len(found)
+                rows = await self._spine.store.effects(
+                    scope, reader.tenant_id, **terms, after=after, limit=left + 1
+                )
+                found += [row for row, _ in await _seen(scope, reader, rows[:left])]
+                if len(rows) <= left:
+                    return found, None
+                after = rows[left - 1].id
+                if len(found) == limit:
+                    break
+        return found, after
+
+    async def effect(self, reader: Reader, effect_id: UUID) -> tuple[EffectRow, Sequence[Attempt]]:
         """Return one effect and its attempts. Raises NotFound."""
-        async with self._db.tenant(tenant, purpose="effects") as scope:
-            row = await self._spine.store.effect(scope, tenant, effect_id)
-            if row is None:
+        async with self._db.tenant(reader.tenant_id, purpose="effects") as scope:
+            row = await self._spine.store.effect(scope, reader.tenant_id, effect_id)
+            seen = [] if row is None else await _seen(scope, reader, [row])
+            if not seen:
                 raise NotFound("effect", effect_id)
-            return row, await self._spine.store.attempts(scope, tenant, effect_id)
+            [(row, whole)] = seen
+            attempts = await self._spine.store.attempts(scope, reader.tenant_id, effect_id)
+            return row, attempts if whole else [replace(one, error=None) for one in attempts]
 
     async def cancel(self, actor: Actor, effect_id: UUID) -> EffectRow:
         """Drop a pending effect, or ask a claimed one's settle to, and say by whom.
@@ -108,7 +164,15 @@ class LogService:
             first, last = missing
             said = {"first": first, "last": last, "reason": reason.strip(), "actor": actor.snapshot()}
             tx.append(NewEvent("log.skipped", data=said, actor_id=actor.account_id, cause=actor.cause))
-        return await self.event(tenant, tx.appended[0])
+        return await self.appended(tenant, tx.appended[0])
+
+
+async def _seen(scope: Scope, reader: Reader, rows: Sequence[EffectRow]) -> list[tuple[EffectRow, bool]]:
+    """Return the effects that there are for a reader, each with whether they may read what its attempts say."""
+    names = [sight.named_by_delivery(row.tenant_id, row.kind, row.key) for row in rows]
+    seen = await sight.seen_by(scope, names, [reader.account_id])
+    told = [(row, seen.sees(reader.account_id, name)) for row, name in zip(rows, names, strict=True)]
+    return [(row, whole) for row, whole in told if whole or reader.operates]
 
 
 def _cancelled(row: EffectRow, actor: Actor) -> NewEvent:

@@ -89,6 +89,34 @@ def _uuid(text: str) -> UUID | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What a delivery was to carry, by the names that people know; only for those who see its channel."""
+
+    message_id: UUID
+    revision: int
+    channel: str
+    topic: str
+    author: str
+    recipient: str
+
+    @property
+    def subject(self) -> str:
+        """What a person knows it by."""
+        return f"#{self.channel}/{self.topic}: {self.author} to {self.recipient}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it is shown."""
+        return {
+            "message_id": str(self.message_id),
+            "revision": self.revision,
+            "channel": self.channel,
+            "topic": self.topic,
+            "author": self.author,
+            "recipient": self.recipient,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
     """A dead letter: an effect that gave up, or a run that failed or was lost (`kind` is "run" then).
 
@@ -106,6 +134,7 @@ class Letter:
     subject: str
     agent: str | None = None
     paused: bool = False
+    delivery: Delivery | None = None
 
     @property
     def cause(self) -> str:
@@ -131,6 +160,7 @@ class Letter:
             "since": self.since.isoformat(),
             "event_seq": self.event_seq,
             "agent": self.agent,
+            "delivery": None if self.delivery is None else self.delivery.as_json(),
         }
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from mainspring.db import Database, Scope
 from mainspring.ids import new_id
 from mainspring.operators import letters
-from mainspring.operators.desk import carry_out, check
+from mainspring.operators.desk import carry_out, check, reader_of
 from mainspring.operators.letters import Place
 from mainspring.operators.model import (
     OPERATION,
@@ -55,7 +55,7 @@ class OperationService:
             raise Invalid(FieldError("/rate_per_second", f"{RATE_MIN} to {RATE_MAX:g}"))
         operation_id, tenant = new_id(), actor.tenant_id
         async with self._spine.open(tenant) as tx:
-            total = await letters.count(tx.handle, tenant, asked)
+            total = await letters.count(tx.handle, reader_of(actor), asked)
             letters.refuse_unknown(asked, total)
             await tx.handle.execute(
                 SQL["insert_operation"],

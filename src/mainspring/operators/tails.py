@@ -1,7 +1,8 @@
 """The log as it grows: takes pokes and the floor tick, leaves new events with every stream of their tenant.
 
 One tail a tenant reads for all its streams of this process, and one question reads for all tails. A stream that is behind its
-tail reads pages of its own until it has caught up. Nothing is owed by what stands here: a stream that ends, for whatever
+tail reads pages of its own until it has caught up. Which reader may be told of which event is one question a batch, asked again of what
+is queued whenever there is news. Nothing is owed by what stands here: a stream that ends, for whatever
 reason, is opened again behind the last seq that its reader saw, at any process.
 """
 
@@ -17,7 +18,9 @@ from uuid import UUID
 import msgspec
 
 from mainspring import telemetry
-from mainspring.db import Database
+from mainspring.chat import sight
+from mainspring.chat.sight import Reader, Seen
+from mainspring.db import Database, Scope
 from mainspring.operators.log import shown
 from mainspring.spine.events import Event
 from mainspring.sql import Queries
@@ -33,11 +36,12 @@ CHECKED_EVERY_SECONDS: Final = 15.0
 class Line:
     """One event as streams tell it; its text is made once, for all who ask."""
 
-    __slots__ = ("_text", "event", "seq")
+    __slots__ = ("_text", "event", "named", "seq")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.seq = event.seq
+        self.named = sight.named_by(event)
         self._text: bytes | None = None
 
     @property
@@ -115,6 +119,7 @@ class Stream:
 
     tenant_id: UUID
     token_id: UUID
+    reader: Reader
     position: int
     wanted: Filter
     allowed: Callable[[str | None], bool]
@@ -124,12 +129,27 @@ class Stream:
     _ended: Ended | None = None
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def offer(self, lines: Sequence[Line]) -> None:
-        """Take what the tail has read; a reader who is too far behind is given up, and not waited for."""
+    @property
+    def queued(self) -> Sequence[Line]:
+        """What is still to be told."""
+        return self._queue
+
+    def takes(self, line: Line, seen: Seen) -> bool:
+        """Tell whether a line is wanted, and the reader's to see."""
+        return self.wanted.takes(line.event) and seen.sees(self.reader.account_id, line.named)
+
+    def offer(self, lines: Sequence[Line], seen: Seen) -> None:
+        """Take what the tail has read, and let go of what is not the reader's to see any more.
+
+        A reader who is too far behind is given up, and not waited for.
+        """
         fresh = [line for line in lines if line.seq > self.position]
         if not fresh or self._ended is not None:
             return
-        told = [line for line in fresh if self.wanted.takes(line.event)]
+        if any(not seen.sees(self.reader.account_id, line.named) for line in self._queue):
+            self._queue = deque(line for line in self._queue if self.takes(line, seen))
+            self._bytes = sum(len(line.text) for line in self._queue)
+        told = [line for line in fresh if self.takes(line, seen)]
         self._queue.extend(told)
         self._bytes += sum(len(line.text) for line in told)
         self._seen = fresh[-1].seq
@@ -208,12 +228,13 @@ class Tails:
             found = await scope.fetch(
                 SQL["list_events"], stream.tenant_id, stream.position, None, None, None, PAGE
             )
-        lines = [Line(event_of(row)) for row in found]
+            lines = [Line(event_of(row)) for row in found]
+            seen = await sight.seen_by(scope, (line.named for line in lines), [stream.reader.account_id])
         if lines:
             stream.position = lines[-1].seq
         if len(lines) < PAGE:
             self._attach(stream)
-        return Batch([line for line in lines if stream.wanted.takes(line.event)], stream.position)
+        return Batch([line for line in lines if stream.takes(line, seen)], stream.position)
 
     def is_live(self, stream: Stream) -> bool:
         """Tell whether a stream hangs on its tail: from then on it is told by `next`."""
@@ -248,25 +269,34 @@ class Tails:
         if not tails:
             return False
         now = asyncio.get_running_loop().time()
+        read: dict[UUID, list[Line]] = {}
         async with self._db.system("event tails") as scope:
             positions = [tail.position for tail in tails.values()]
-            found = await scope.fetch(SQL["tail_events"], list(tails), positions, PAGE)
-            check = bool(found) or now - self._checked_at >= CHECKED_EVERY_SECONDS
-            streams = [stream for tail in tails.values() for stream in tail.streams] if check else []
+            for row in await scope.fetch(SQL["tail_events"], list(tails), positions, PAGE):
+                read.setdefault(row["tenant_id"], []).append(Line(event_of(row)))
+            lines = [line for of_tenant in read.values() for line in of_tenant]
+            check = bool(lines) or now - self._checked_at >= CHECKED_EVERY_SECONDS
+            streams = known = self._streams() if check else []
             roles = await scope.fetch(
                 SQL["roles_of_tokens"], [one.tenant_id for one in streams], [one.token_id for one in streams]
             ) if streams else []  # fmt: skip
+            seen = await _seen_by(scope, lines, streams)
+        while lines and (late := set(self._streams()).difference(streams)):
+            # they have come while the question was on its way, and it was not asked about them
+            streams = [*streams, *late]
+            async with self._db.system("event tails") as scope:
+                seen = await _seen_by(scope, lines, streams)
         if check:
             self._checked_at = now
-            _end_strangers(streams, {row["id"]: row["role"] for row in roles})
-        read: dict[UUID, list[Line]] = {}
-        for row in found:
-            read.setdefault(row["tenant_id"], []).append(Line(event_of(row)))
-        for tenant, lines in read.items():
-            tails[tenant].position = lines[-1].seq
+            _end_strangers(known, {row["id"]: row["role"] for row in roles})
+        for tenant, news in read.items():
+            tails[tenant].position = news[-1].seq
             for stream in tails[tenant].streams:
-                stream.offer(lines)
-        return any(len(lines) == PAGE for lines in read.values())
+                stream.offer(news, seen)
+        return any(len(news) == PAGE for news in read.values())
+
+    def _streams(self) -> list[Stream]:
+        return [stream for tail in self._tails.values() for stream in tail.streams]
 
     def close(self) -> None:
         """End every stream, and whichever else would begin: the process is asked to stop."""
@@ -274,6 +304,15 @@ class Tails:
         for tail in list(self._tails.values()):
             for stream in list(tail.streams):
                 stream.end("closing")
+
+
+async def _seen_by(scope: Scope, lines: Sequence[Line], streams: Sequence[Stream]) -> Seen:
+    """Ask which of the news, and of what is queued, these streams' readers may be told of."""
+    if not lines:
+        return Seen()
+    queued = (line.named for stream in streams for line in stream.queued)
+    accounts = [stream.reader.account_id for stream in streams]
+    return await sight.seen_by(scope, [*(line.named for line in lines), *queued], accounts)
 
 
 def _end_strangers(streams: Iterable[Stream], roles: dict[UUID, str]) -> None:

@@ -83,6 +83,17 @@ class EffectWithAttempts(EffectOut):
     history: list[AttemptOut]
 
 
+class DeliveryOut(BaseModel):
+    """What a delivery was to carry, and to whom."""
+
+    message_id: UUID
+    revision: int
+    channel: str
+    topic: str
+    author: str
+    recipient: str
+
+
 class LetterOut(BaseModel):
     """A dead letter: an effect that gave up, or a run (`kind` is `run`) that failed or was lost."""
 
@@ -97,6 +108,9 @@ class LetterOut(BaseModel):
     since: datetime
     event_seq: int | None
     agent: str | None
+    delivery: DeliveryOut | None = Field(
+        default=None, description="What a `deliver` or `steer` was to carry, for those who see its channel"
+    )
 
 
 class LetterAttempt(BaseModel):

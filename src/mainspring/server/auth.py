@@ -17,6 +17,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from mainspring.agents.tokens import Holder
+from mainspring.chat.sight import Reader
 from mainspring.rooms import Actor, Forbidden, NotFound, Refusal
 
 TokenKind: TypeAlias = Literal["user", "agent", "runner", "run"]
@@ -208,6 +209,13 @@ class Caller:
     def tenant_id(self) -> UUID:
         """The tenant whose wall this caller stands behind."""
         return self.actor.tenant_id
+
+    @property
+    def reader(self) -> Reader:
+        """The caller, as whoever reads what may name channels is asked about."""
+        return Reader(
+            tenant_id=self.tenant_id, account_id=self.actor.account_id, operates=self.role >= Role.OPERATOR
+        )
 
     def refusal(self, verb: str, path: Mapping[str, Any]) -> Refusal | None:
         """Return why this caller may not do a verb on what the path names, or None when they may. Pure."""

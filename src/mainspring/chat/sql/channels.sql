@@ -22,6 +22,16 @@ select c.id
         or exists (select from mainspring.members m
                     where m.tenant_id = c.tenant_id and m.channel_id = c.id and m.account_id = $2));
 
+-- name: seen_by
+-- The same predicate, asked by many at once: of these channels, or of the channels of these messages, which are open, and which of these
+-- accounts are members of the others.
+select g.n, c.visibility = 'open' as open,
+       array(select m.account_id from mainspring.members m
+              where m.tenant_id = c.tenant_id and m.channel_id = c.id and m.account_id = any($4::uuid[])) as accounts
+  from unnest($1::uuid[], $2::uuid[], $3::uuid[]) with ordinality as g (tenant_id, channel_id, message_id, n)
+  left join mainspring.messages w on w.tenant_id = g.tenant_id and w.id = g.message_id
+  join mainspring.channels c on c.tenant_id = g.tenant_id and c.id = coalesce(g.channel_id, w.channel_id);
+
 -- name: channel_of_board
 select id from mainspring.channels where tenant_id = $1 and board_id = $2;
 

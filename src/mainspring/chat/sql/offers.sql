@@ -79,6 +79,13 @@ select e.tenant_id, e.id, e.claim_id,
  where e.tenant_id = $1 and e.id = $2
 on conflict do nothing;
 
+-- name: note_reasons
+-- What a reader said when it refused these: it stands with the attempt that it ended, and nowhere else.
+update mainspring.effect_attempts a
+   set error = g.reason
+  from unnest($2::uuid[], $3::uuid[], $4::text[]) as g (effect_id, claim_id, reason)
+ where a.tenant_id = $1 and a.effect_id = g.effect_id and a.claim_id = g.claim_id;
+
 -- name: owed_count
 select count(*)
   from mainspring.effects e

@@ -1,7 +1,7 @@
 -- name: letters
 -- One page of dead letters, the latest first: effects and runs in one order, so that neither hides behind the other. Each part is
 -- read by its own index, and no further than the page; what the letters hold is read for these alone.
-select id
+select id, since
   from (
     (select e.kind, e.id, e.settled_at as since
        from mainspring.effects e
@@ -72,32 +72,60 @@ select 'run' as kind, r.id, r.outcome, left(r.error, 500) as error, case when r.
 
 -- name: count_letters
 select (select count(*) from mainspring.effects e
-         where e.tenant_id = $1 and e.state = 'dead' and ($2::text is null or e.kind = $2))
+         where e.tenant_id = $1 and e.state = 'dead' and ($2::text is null or e.kind = $2)
+           and ($3::boolean or e.family = 'executed'
+                or exists (select from mainspring.topics t
+                             join mainspring.channels c on c.tenant_id = t.tenant_id and c.id = t.channel_id
+                            where t.tenant_id = e.tenant_id and t.id = e.topic_id
+                              and (c.visibility = 'open'
+                                   or exists (select from mainspring.members m
+                                               where m.tenant_id = c.tenant_id and m.channel_id = c.id and m.account_id = $4::uuid)))))
      + (select count(*) from mainspring.runs r
          where r.tenant_id = $1 and r.state in ('failed', 'lost') and ($2::text is null or $2 = 'run')) as count;
 
 -- name: letters_by_id
 -- Effects and runs of these ids, dead or not: what was asked for and is not dead is said to be so.
 select e.kind, e.id, e.state, e.outcome, e.error, coalesce(e.settled_at, e.created_at) as since, e.attempts, e.event_seq,
-       coalesce(v.data -> 'card' ->> 'key', nullif(v.subject, ''), e.key) as subject, null::text as agent, false as paused
+       coalesce(v.data -> 'card' ->> 'key', nullif(v.subject, ''), e.key) as subject, null::text as agent, false as paused, e.key
   from mainspring.effects e
   left join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
  where e.tenant_id = $1 and e.id = any($2::uuid[])
 union all
 select 'run', r.id, r.state, r.outcome, r.error, coalesce(r.ended_at, r.created_at), r.attempts, r.event_seq,
-       coalesce(r.card_key, a.handle), a.handle, g.paused
+       coalesce(r.card_key, a.handle), a.handle, g.paused, r.effect_key
   from mainspring.runs r
   join mainspring.accounts a on a.tenant_id = r.tenant_id and a.id = r.agent_id
   join mainspring.agents g on g.tenant_id = r.tenant_id and g.id = r.agent_id
  where r.tenant_id = $1 and r.id = any($2::uuid[]);
 
+-- name: deliveries_by_id
+-- What these deliveries were to carry, by name.
+select e.id, m.id as message_id, (e.payload ->> 'revision')::integer as revision, c.name as channel, t.name as topic, w.handle as author,
+       r.handle as recipient
+  from mainspring.effects e
+  join mainspring.messages m on m.tenant_id = e.tenant_id and m.id = (e.payload ->> 'message_id')::uuid
+  join mainspring.channels c on c.tenant_id = m.tenant_id and c.id = m.channel_id
+  join mainspring.topics t on t.tenant_id = m.tenant_id and t.id = m.topic_id
+  join mainspring.accounts w on w.tenant_id = m.tenant_id and w.id = m.author_id
+  join mainspring.accounts r on r.tenant_id = e.tenant_id and r.id = e.recipient_id
+ where e.tenant_id = $1 and e.id = any($2::uuid[]);
+
 -- name: heaps
--- Letters that say the same, counted here, the most frequent first; their texts are folded into causes by the caller.
+-- Letters that say the same, counted here, the most frequent first; their texts are folded into causes by the caller. Deliveries are
+-- counted for who operates ($3), and for an account ($4) that sees their channel.
 select kind, outcome, error, count(*) as count, min(since) as oldest, max(since) as newest,
        (array_agg(id order by since, id))[1:5] as ids
   from (
     select e.kind, e.id, e.outcome, left(e.error, 500) as error, e.settled_at as since
-      from mainspring.effects e where e.tenant_id = $1 and e.state = 'dead'
+      from mainspring.effects e
+     where e.tenant_id = $1 and e.state = 'dead'
+       and ($3::boolean or e.family = 'executed'
+            or exists (select from mainspring.topics t
+                         join mainspring.channels c on c.tenant_id = t.tenant_id and c.id = t.channel_id
+                        where t.tenant_id = e.tenant_id and t.id = e.topic_id
+                          and (c.visibility = 'open'
+                               or exists (select from mainspring.members m
+                                           where m.tenant_id = c.tenant_id and m.channel_id = c.id and m.account_id = $4::uuid))))
     union all
     select 'run', r.id, r.outcome, left(r.error, 500), r.ended_at
       from mainspring.runs r where r.tenant_id = $1 and r.state in ('failed', 'lost')
@@ -105,7 +133,7 @@ select kind, outcome, error, count(*) as count, min(since) as oldest, max(since)
  where ($2::text is null or kind = $2)
  group by kind, outcome, error
  order by count(*) desc, kind, outcome, error
- limit $3;
+ limit $5;
 
 -- name: effect_bodies
 -- What effects were to do, whole.

@@ -60,7 +60,8 @@ select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as 
 
 -- name: events_caused_by
 -- What descends directly from these events.
-select e.seq, e.kind, e.subject, e.cause_seq
+select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as data, e.cause_seq, e.via, e.depth, e.trust,
+       e.traceparent, e.occurred_at
   from mainspring.events e
  where e.tenant_id = $1 and e.seq > (select min(s) from unnest($2::bigint[]) s) and e.cause_seq = any($2::bigint[])
  order by e.seq

@@ -25,5 +25,6 @@ select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as 
    and ($2::text is null or e.kind = $2)
    and ($3::text is null or split_part(e.kind, '.', 1) = $3)
    and ($4::text is null or e.subject = $4)
+   and ($6::bigint is null or e.seq < $6)
  order by e.seq desc
  limit $5;

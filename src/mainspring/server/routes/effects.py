@@ -11,7 +11,7 @@ from mainspring.operators.log import shown_attempt, shown_effect
 from mainspring.server.answers import EffectOut, EffectPage, EffectWithAttempts
 from mainspring.server.auth import Caller, require
 from mainspring.server.keyed import Route
-from mainspring.server.pages import Paging
+from mainspring.server.pages import Paging, seal
 from mainspring.spine.effects import EffectState
 
 router = APIRouter(prefix="/effects", tags=["effects"], route_class=Route)
@@ -26,16 +26,19 @@ async def list_effects(
     kind: Annotated[str | None, Query(max_length=64)] = None,
     event_seq: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
 ) -> dict[str, Any]:
-    """List effects, oldest first."""
-    rows = await request.app.state.services.log.effects(
-        caller.tenant_id,
+    """List effects, oldest first. Deliveries in channels that the caller does not see are left out, but for operators."""
+    rows, following = await request.app.state.services.log.effects(
+        caller.reader,
         state=state,
         kind=kind,
         event_seq=event_seq,
         after=page.after_id(),
-        limit=page.limit + 1,
+        limit=page.limit,
     )
-    return page.page(rows, shown_effect, key=lambda row: (row.id,))
+    return {
+        "data": [shown_effect(row) for row in rows],
+        "next": None if following is None else seal(following),
+    }
 
 
 @router.get("/{effect_id}", response_model=EffectWithAttempts)
@@ -43,7 +46,7 @@ async def show_effect(
     request: Request, caller: Annotated[Caller, require("effect.show")], effect_id: UUID
 ) -> dict[str, Any]:
     """Show one effect and every attempt that did not simply succeed the first time."""
-    row, attempts = await request.app.state.services.log.effect(caller.tenant_id, effect_id)
+    row, attempts = await request.app.state.services.log.effect(caller.reader, effect_id)
     return {**shown_effect(row), "history": [shown_attempt(one) for one in attempts]}
 
 

@@ -37,19 +37,18 @@ async def list_events(
     last: Annotated[int | None, Query(ge=1, le=LIMIT_MAX, description="Only the last so many")] = None,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
 ) -> dict[str, Any]:
-    """List events, oldest first. `next` is the seq to go on behind; at the end of the log it is null."""
+    """List events, oldest first. `next` is the seq to go on behind; at the end of the log it is null.
+
+    What was said in channels that the caller does not see is left out: a page may be shorter than asked for, and not be the last.
+    """
+    log = request.app.state.services.log
     if last is not None:
-        found = await request.app.state.services.log.last_events(
-            caller.tenant_id, kind=kind, subject=subject, limit=last
-        )
+        found = await log.last_events(caller.reader, kind=kind, subject=subject, limit=last)
         return {"data": [shown(event) for event in found if event.seq > after], "next": None}
-    events = await request.app.state.services.log.events(
-        caller.tenant_id, after=after, kind=kind, subject=subject, limit=limit + 1
-    )
-    page = events[:limit]
+    events, following = await log.events(caller.reader, after=after, kind=kind, subject=subject, limit=limit)
     return {
-        "data": [shown(event) for event in page],
-        "next": str(page[-1].seq) if len(events) > limit else None,
+        "data": [shown(event) for event in events],
+        "next": None if following is None else str(following),
     }
 
 
@@ -151,6 +150,7 @@ async def stream_events(
         stream = Stream(
             tenant_id=caller.tenant_id,
             token_id=caller.token_id,
+            reader=caller.reader,
             position=bounds.head if seen is None or beyond else seen,
             wanted=wanted,
             allowed=lambda role: role is not None and Role.named(role) >= VERBS["event.stream"].least,
@@ -181,4 +181,4 @@ async def show_event(
     request: Request, caller: Annotated[Caller, require("event.show")], seq: Seq
 ) -> dict[str, Any]:
     """Show one event, with its immutable snapshot."""
-    return shown(await request.app.state.services.log.event(caller.tenant_id, seq))
+    return shown(await request.app.state.services.log.event(caller.reader, seq))

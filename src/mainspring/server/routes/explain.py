@@ -24,6 +24,6 @@ async def explain(
     limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = EVENTS_DEFAULT,
 ) -> dict[str, Any]:
     """Tell what happened, what was owed, every attempt, and why each rule in force did or did not match."""
-    story = await request.app.state.services.explain.explain(caller.tenant_id, ref, limit=limit)
+    story = await request.app.state.services.explain.explain(caller.reader, ref, limit=limit)
     answer: dict[str, Any] = story.as_json()
     return answer
