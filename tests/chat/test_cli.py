@@ -246,6 +246,42 @@ async def test_what_is_followed_is_printed_as_it_comes_and_again_when_it_is_edit
         await following.wait()
 
 
+async def test_a_channel_is_changed_and_messages_pinned(cli):
+    pinned = [json.loads((await cli("post", "general", f"rule {n}", "--json"))[1])["id"] for n in range(2)]
+    for message in pinned:
+        assert (await cli("channel", "pin", "general", message))[0] == 0
+    assert (await cli("channel", "pin", "general", pinned[0]))[0] == 1, "it is there already"
+    code, out, _ = await cli("channel", "unpin", "general", pinned[0], "--json")
+    assert (code, [one["id"] for one in rows(out)]) == (0, [pinned[1]])
+    assert [one["id"] for one in rows((await cli("channel", "pins", "general", "--json"))[1])] == [pinned[1]]
+    code, out, _ = await cli("channel", "edit", "general", "--purpose", "All", "--posts", "owner")
+    assert (code, out) == (0, "#general  [open]  its owner posts  All\n")
+    assert (await cli("channel", "edit", "general"))[0] == 2
+    assert (await cli("channel", "edit", "general", "--archive", who="bob"))[0] == 4
+    code, out, _ = await cli("channel", "edit", "general", "--archive")
+    assert (code, "All  archived 20" in out) == (0, True)
+    assert (await cli("post", "general", "too late"))[0] == 5
+    assert (await cli("channel", "edit", "general", "--no-archive"))[
+        1
+    ] == "#general  [open]  its owner posts  All\n"
+
+
+async def test_a_question_in_a_channel_is_listed_and_answered(cli, place):
+    reader = await place.reader("coder")
+    ask = {"type": "ask", "id": "q", "question": "Which region?", "options": ["eu", "us"]}
+    await place.home.room.chat.post(
+        reader.actor, "general", topic="deploy", blocks=[ask], mentions=[], request_id="r"
+    )
+    code, out, _ = await cli("ask", "list")
+    assert (code, out.splitlines()[1].split()[1:5]) == (0, ["coder", "#general", "›", "deploy"])
+    [listed] = rows((await cli("ask", "list", "--json"))[1])
+    assert "where" not in listed
+    code, out, _ = await cli("ask", "answer", listed["id"], "EU")
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (0, "Which region?", "answered  eu, by anna")
+    assert "asked by  coder in #general › deploy, message " in out
+    assert (await cli("ask", "answer", listed["id"], "us"))[0] == 5
+
+
 @pytest.mark.slow
 async def test_a_mention_is_waited_for_and_read(cli, place):
     await place.person("bob")

@@ -34,7 +34,7 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "runner": ("mainspring.cli.runner:app", "Runners: the machines that do agents' work."),
     "session": ("mainspring.cli.session:app", "Sessions: agents that read what is said, as it is said."),
     "run": ("mainspring.cli.run:app", "Runs: one piece of work of one agent."),
-    "ask": ("mainspring.cli.ask:app", "What runs ask of people: list, show, answer."),
+    "ask": ("mainspring.cli.ask:app", "What runs and messages ask: list, show, answer."),
     "rule": ("mainspring.cli.rule:app", "Rules: which card changes launch whom."),
     "desk": ("mainspring.cli.desk:app", "Dead letters: group, plan, replay, discard, export."),
     "operation": (

@@ -1,9 +1,9 @@
-"""`mainspring ask`: what runs ask of people."""
+"""`mainspring ask`: what runs, and messages, ask."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -12,14 +12,14 @@ from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, printable, say
 
-app = App(name="ask", help="What runs ask of people: list, show, answer.")
+app = App(name="ask", help="What runs and messages ask: list, show, answer.")
 
 _Ask = Annotated[str, Parameter(help="Its id.")]
 
 _COLUMNS = {
     "id": "id",
     "agent": "agent",
-    "card": "card",
+    "where": "where",
     "question": "question",
     "options": "options",
     "since": "asked_at",
@@ -36,7 +36,7 @@ def list_(
 ) -> int:
     """List the questions that wait for an answer, the one that waits longest first."""
     rows = Client.here().pages("asks", limit=limit, state="all" if all else "open")
-    emit_rows(rows, _ALL_COLUMNS if all else _COLUMNS, json)
+    emit_rows(rows if json else _placed(rows), _ALL_COLUMNS if all else _COLUMNS, json)
     return ExitCode.OK
 
 
@@ -72,9 +72,7 @@ def shown(ask: Mapping[str, Any]) -> str:
     lines = [printable(ask["question"])]
     if ask["options"]:
         lines.append(f"options   {printable(', '.join(ask['options']))}")
-    lines.append(
-        f"asked by  {ask['agent']} on {ask['card'] or 'no card'}, run {ask['run_id']} [{ask['run_state']}]"
-    )
+    lines.append(f"asked by  {ask['agent']} {_asked_where(ask)}")
     lines.append(f"since     {ask['asked_at']}")
     match ask["state"]:
         case "open":
@@ -97,6 +95,18 @@ def asked_for(ask: Mapping[str, Any]) -> str:
         )
     say("answer:")
     return sys.stdin.readline()
+
+
+def _placed(asks: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield questions with where they stand: on a card, or in a channel."""
+    for ask in asks:
+        yield {**ask, "where": ask["card"] if ask["run_id"] else f"#{ask['channel']} › {ask['topic']}"}
+
+
+def _asked_where(ask: Mapping[str, Any]) -> str:
+    if ask["run_id"]:
+        return f"on {ask['card'] or 'no card'}, run {ask['run_id']} [{ask['run_state']}]"
+    return f"in #{ask['channel']} › {printable(ask['topic'])}, message {ask['message_id']}"
 
 
 def _path(ask: str) -> str:

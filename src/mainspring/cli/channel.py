@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -11,12 +11,13 @@ from cyclopts import App, Parameter
 from mainspring.cli import following
 from mainspring.cli.client import ApiProblem, Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.message import line_of
+from mainspring.cli.message import COLUMNS, line_of
 from mainspring.cli.output import Json, Limit, emit, emit_rows, printable, say
 
 app = App(name="channel", help="Channels: who is in them, and what is said there.")
 
 _Channel = Annotated[str, Parameter(help="Its name or id.")]
+_Message = Annotated[str, Parameter(help="A message of it, by its id.")]
 _Account = Annotated[str | None, Parameter(help="The handle of a person or agent; you yourself without it.")]
 
 _COLUMNS = {
@@ -24,6 +25,7 @@ _COLUMNS = {
     "visibility": "visibility",
     "posts": "post_policy",
     "messages": "last_seq",
+    "archived": "archived_at",
     "purpose": "purpose",
 }
 _MEMBER_COLUMNS = ("handle", "kind", "subscribed")
@@ -69,6 +71,56 @@ def show(channel: _Channel, *, json: Json = False) -> int:
     """Show a channel."""
     emit(Client.here().get(_path(channel)), json)
     return ExitCode.OK
+
+
+@app.command
+def edit(
+    channel: _Channel,
+    *,
+    purpose: str | None = None,
+    visibility: Literal["open", "shared"] | None = None,
+    posts: Literal["members", "owner"] | None = None,
+    archive: bool | None = None,
+    json: Json = False,
+) -> int:
+    """Change a channel; its owner may.
+
+    Parameters
+    ----------
+    purpose
+        What it is for.
+    visibility
+        open: everybody reads it, and joins by posting. shared: its members alone know of it.
+    posts
+        owner: nobody posts but its owner.
+    archive
+        Nothing is said in it any more; --no-archive brings it back.
+    """
+    given = {"purpose": purpose, "visibility": visibility, "post_policy": posts, "archived": archive}
+    changed = {field: value for field, value in given.items() if value is not None}
+    if not changed:
+        raise CliError("say what to change: --purpose, --visibility, --posts, --archive", code=ExitCode.USAGE)
+    emit(Client.here().patch(_path(channel), changed), json, _line)
+    return ExitCode.OK
+
+
+@app.command
+def pins(channel: _Channel, *, json: Json = False) -> int:
+    """List the messages that are pinned: every agent's context begins with those of its channels."""
+    emit_rows(Client.here().pages(f"{_path(channel)}/pins"), COLUMNS, json)
+    return ExitCode.OK
+
+
+@app.command
+def pin(channel: _Channel, message: _Message, *, json: Json = False) -> int:
+    """Pin a message, behind those that are pinned; a channel has at most five."""
+    return _repin(channel, lambda pinned: [*pinned, message], as_json=json)
+
+
+@app.command
+def unpin(channel: _Channel, message: _Message, *, json: Json = False) -> int:
+    """Take a pinned message down."""
+    return _repin(channel, lambda pinned: [one for one in pinned if one != message], as_json=json)
 
 
 @app.command
@@ -181,6 +233,15 @@ def _print(message: Mapping[str, Any], printed: dict[str, int], *, as_json: bool
     print(jsonlib.dumps(message, ensure_ascii=False) if as_json else line_of(message), flush=True)
 
 
+def _repin(channel: str, change: Callable[[list[str]], list[str]], *, as_json: bool) -> int:
+    """Put other messages in the place of those that are pinned. Refused (exit 5) when somebody has changed them meanwhile."""
+    client, path = Client.here(), f"{_path(channel)}/pins"
+    pinned = [one["id"] for one in client.get(path)["data"]]
+    after = client.put(path, {"messages": change(pinned), "expected": pinned})
+    emit_rows(after["data"], COLUMNS, as_json)
+    return ExitCode.OK
+
+
 def _path(channel: str) -> str:
     return f"channels/{segment(channel)}"
 
@@ -192,7 +253,8 @@ def _handle(account: str | None) -> str | None:
 def _line(channel: Mapping[str, Any]) -> str:
     purpose = f"  {printable(channel['purpose'])}" if channel["purpose"] else ""
     posts = "" if channel["post_policy"] == "members" else "  its owner posts"
-    return f"#{channel['name']}  [{channel['visibility']}]{posts}{purpose}"
+    archived = f"  archived {channel['archived_at']}" if channel["archived_at"] else ""
+    return f"#{channel['name']}  [{channel['visibility']}]{posts}{purpose}{archived}"
 
 
 def _joined(channel: str, member: Mapping[str, Any]) -> str:
