@@ -41,6 +41,23 @@ async def test_who_is_mentioned_is_steered_subscribed_or_not_and_never_both(plac
     assert await place.owed(posted.message) == {"echo": "steer", "quiet": "steer", "outside": "steer"}
 
 
+async def test_verify_knows_why_an_agent_is_woken_and_when_it_is_not(place):
+    await place.agent("sleeper", wake=True)
+    other = await place.agent("other", subscribed=False)
+    await place.post("wake up")
+    await place.drain()
+    await place.home.room.nets.wake()
+    [wake] = await place.effects("wake")
+    verify = place.home.services.verify
+    assert (await verify.verify(place.tenant)).ok
+    await place.home.admin.execute(
+        "update mainspring.effects set recipient_id = $2 where id = $1", wake["id"], other.account_id
+    )
+    [found] = [check for check in (await verify.verify(place.tenant)).checks if check.violations]
+    assert found.invariant == "I-1"
+    assert found.violations[0].endswith("and no verdict owes it")
+
+
 async def test_a_held_message_fires_at_the_settle_edge(place):
     reader, author = await place.reader("reader"), await place.reader("author")
     await author.beat(turn=1)

@@ -158,6 +158,8 @@ class Terminal:
                 return bool(self.ask(f"/cards/{card}")["state"] == state)
             case [card, "has", "a", "run"]:
                 return bool(self.ask(f"/runs?card={card}")["data"])
+            case ["a", "run", "of", agent, "waits"]:
+                return bool(self.ask(f"/runs?agent={agent}&state=queued")["data"])
             case [agent, "is", "served"]:
                 agents = self.ask("/agents")["data"]
                 return any(one["handle"] == agent and one["served"] for one in agents)

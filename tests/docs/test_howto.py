@@ -26,6 +26,7 @@ ON_DEV = (
     "why-nothing-happened",
     "work-the-desk",
     "ask-a-person",
+    "chat",
     "webhooks",
 )
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
+from mainspring.chat.effects import WAKE
 from mainspring.db import Scope
 from mainspring.operators.model import VIOLATIONS_SHOWN_MAX, Check
 from mainspring.spine.drain import EVENT_KIND, looks_at, owed_by, to_be_asked_again
@@ -73,8 +74,12 @@ class Audit:
         }
         await self._compare(scope, tenant, wanted, asked_again)
         broken = {one.event.seq for one in wanted.values() if one.broken is not None}
+        # no event owes a wake: it is owed for as long as a message is, and names the oldest event that owes its recipient one
+        delivered = {(one.event.seq, one.effect.recipient_id) for one in wanted.values()}
         for row in owed:
             name = _Name(row["kind"], row["key"])
+            if name.kind == WAKE.name and (row["event_seq"], row["recipient_id"]) in delivered:
+                continue
             if name not in wanted and name.kind != EVENT_KIND.name and row["event_seq"] not in broken:
                 self._say(
                     f"effect {name.kind} {name.key} stands for event {row['event_seq']}, and no verdict owes it"

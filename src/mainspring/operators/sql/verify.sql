@@ -18,7 +18,7 @@ select e.tenant_id, e.seq, e.id, e.kind, e.subject, e.actor_id, e.data::text as 
 
 -- name: owed_of_events
 -- What stands for these events.
-select e.kind, e.key, e.event_seq, e.state
+select e.kind, e.key, e.event_seq, e.recipient_id, e.state
   from mainspring.effects e
  where e.tenant_id = $1 and e.event_seq = any($2::bigint[]);
 
