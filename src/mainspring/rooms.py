@@ -82,14 +82,17 @@ class Forbidden(Refusal):
 
 
 class Invalid(Refusal):
-    """The input is refused, field by field."""
+    """The input is refused, field by field. `current` is what stands in its way, where that helps."""
 
     code = "invalid"
 
-    def __init__(self, *errors: FieldError, code: str = "invalid") -> None:
+    def __init__(
+        self, *errors: FieldError, code: str = "invalid", current: dict[str, Any] | None = None
+    ) -> None:
         super().__init__("; ".join(f"{error.pointer}: {error.detail}" for error in errors))
         self.errors: Sequence[FieldError] = errors
         self.code = code
+        self.current = current
 
 
 class Conflict(Refusal):

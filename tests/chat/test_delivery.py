@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mainspring.rooms import Conflict, Invalid
+from mainspring.rooms import Conflict, Invalid, NotFound
 
 
 async def test_what_a_person_posts_reaches_who_subscribes(place):
@@ -25,8 +27,9 @@ async def test_idempotent_retry_appends_nothing(place):
     again = await place.post("once", request_id="r1")
     assert (again.message.id, again.new) == (first.message.id, False)
     assert len(await place.events()) == events
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid) as taken:
         await place.post("something else", request_id="r1")
+    assert (taken.value.current or {})["text"] == "once"
     await place.drain()
     assert len(await place.effects("deliver")) == 1
 
@@ -237,3 +240,18 @@ async def test_a_run_of_words_is_found(place):
     await place.post("a lazy dog")
     found = await place.home.room.chat.search(place.anna, "FOX quick", channel=None)
     assert [message.text for message in found] == ["The quick brown fox"]
+
+
+async def test_an_answer_descends_from_its_delivery_before_that_is_acked(place):
+    reader, other = await place.reader("reader"), await place.reader("other", subscribed=None)
+    await place.post("why?")
+    await place.drain()
+    [asked] = await reader.inbox()
+
+    def answering(one):
+        return replace(one.speaking(None), delivery_id=asked.id)
+
+    answer = (await place.post("because", by=reader.actor, speaking=answering(reader))).message
+    assert (answer.cause.seq, answer.cause.depth) == (asked.event_seq, 1)
+    with pytest.raises(NotFound):  # what is owed to another agent does not exist for this one
+        await place.post("me too", by=other.actor, speaking=answering(other))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import sdk
-from mainspring.sdk import Client, MainspringError, Misdeclared, NotFound, Run, Runner
+from mainspring.sdk import Client, MainspringError, Message, Misdeclared, NotFound, Reply, Run, Runner
 from mainspring.sdk.card import get_card
 from tests.sdk.conftest import AtWork, seen
 from tests.sdk.wire_server import Says, WireServer, a_run
@@ -165,3 +165,22 @@ async def test_a_reference_that_would_name_another_path_names_nothing(wire: Wire
 def test_dir_tells_what_the_package_offers_before_it_was_used() -> None:
     assert set(sdk.__all__) <= set(dir(sdk))
     assert sorted(sdk._MODULES) == sorted(sdk.__all__)
+
+
+async def reads(message: Message, reply: Reply) -> None:
+    await reply(message.text)
+
+
+@pytest.mark.parametrize("handler", [works, blocks, takes_nothing, Object("x"), object(), None])
+def test_a_handler_that_no_message_could_be_given_to_is_refused(runner: Runner, handler: Any) -> None:
+    with pytest.raises(Misdeclared, match="helper"):
+        runner.on_message("helper")(handler)
+
+
+def test_an_agent_may_do_runs_and_read_messages_but_is_listened_for_once(runner: Runner) -> None:
+    runner.agent("helper")(works)
+    assert runner.on_message(" Helper ")(reads) is reads
+    with pytest.raises(Misdeclared, match="already listened for"):
+        runner.on_message("helper")(reads)
+    with pytest.raises(Misdeclared, match="timeout_seconds"):
+        runner.on_message("other", timeout_seconds=0)(reads)

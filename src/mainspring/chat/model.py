@@ -137,11 +137,15 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speaking:
-    """Under which claim of which session an agent writes, and in which of its turns; with None it is not heard to be in any."""
+    """Under which claim of which session an agent writes, and in which of its turns; with None it is not heard to be in any.
+
+    `delivery_id`: what it answers, read or about to be acked.
+    """
 
     session_id: UUID
     claim_id: UUID
     turn: int | None = None
+    delivery_id: UUID | None = None
 
 
 def text_of(blocks: Iterable[Block]) -> str:

@@ -276,7 +276,12 @@ class ChatService:
             channel = await _seen(tx.handle, actor, ref)
             _may_post(channel, actor)
             turn = None if speaking is None else _turn(session, speaking)
-            message, is_new = await verbs.post(tx, channel, new, actor, session=session, turn=turn)
+            answers = None
+            if session is not None and speaking is not None and speaking.delivery_id is not None:
+                answers = await verbs.cause_of_delivery(tx, session, speaking.delivery_id)
+            message, is_new = await verbs.post(
+                tx, channel, new, actor, session=session, turn=turn, answers=answers
+            )
             reach(FaultPoint.POST_BEFORE_COMMIT)
         reach(FaultPoint.POST_AFTER_COMMIT)
         return Posted(message=message, new=is_new, lost=session is not None and not session.is_live)

@@ -30,7 +30,7 @@ from mainspring.chat.questions import open_asks
 from mainspring.chat.rows import SQL, session_of, topic_of
 from mainspring.db import Scope
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, Conflict, FieldError, Invalid, Tx
+from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, Tx
 from mainspring.spine.events import Cause, NewEvent, Trust, least_trusted
 
 _LOCK_CHANNEL = SQL["lock_channel"]
@@ -53,6 +53,7 @@ _LOCK_MESSAGE = SQL["lock_message"]
 _WRITE_EDIT = SQL["write_edit"]
 _LAST_SETTLING = SQL["last_settling"]
 _LOCK_SESSION = SQL["lock_session"]
+_CAUSE_OF_DELIVERY = SQL["cause_of_delivery"]
 _SESSIONS = SQL["sessions"]
 
 POSTED: Final = "message.posted"
@@ -84,10 +85,12 @@ async def post(
     session: Session | None = None,
     turn: int | None = None,
     topic: Topic | None = None,
+    answers: Cause | None = None,
 ) -> tuple[Message, bool]:
     """Post a message to a channel that its author sees and may post to; return it, and whether it is new.
 
     The same request is the same message. `session` is locked, and is the author's. `topic` is where it goes, if not by its name.
+    `answers` is what it descends from, if its author says which delivery it answers.
     """
     await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
     if (stored := await _posted_before(tx, new, actor)) is not None:
@@ -97,7 +100,7 @@ async def post(
     mentions = await _accounts(tx, new.mentions, actor)
     held = model.is_held(session, turn) and not new.final
     message_id = new_id()
-    cause = _cause(session, actor)
+    cause = _cause(session, actor, answers)
     written = await tx.handle.fetchval(
         _ADD_MESSAGE, tx.tenant, message_id, channel.id, topic.id, actor.account_id, actor.run_id,
         None if session is None else session.id, turn, list(new.blocks), mentions, new.broadcast, new.request_id, new.sent,
@@ -105,7 +108,7 @@ async def post(
         None if held else str(_settled_at_once(session, turn, new)),
     )  # fmt: skip
     if written is None:  # the same name, in another channel, a moment ago
-        raise _taken(new)
+        raise _taken(new, None)
     [message] = await reads.read_messages(tx.handle, tx.tenant, [message_id])
     await tx.handle.execute(_ADD_WORDS, tx.tenant, message_id, words.words(message.text))
     _append(tx, POSTED, message, actor)
@@ -159,15 +162,17 @@ async def _posted_before(tx: Tx, new: NewMessage, actor: Actor) -> Message | Non
     row = await tx.handle.fetchrow(_MESSAGE_OF_REQUEST, tx.tenant, actor.account_id, new.request_id)
     if row is None:
         return None
+    [stored] = await reads.read_messages(tx.handle, tx.tenant, [row["id"]])
     if row["sent"] != new.sent:
-        raise _taken(new)
-    return (await reads.read_messages(tx.handle, tx.tenant, [row["id"]]))[0]
+        raise _taken(new, stored)
+    return stored
 
 
-def _taken(new: NewMessage) -> Invalid:
+def _taken(new: NewMessage, stored: Message | None) -> Invalid:
     return Invalid(
         FieldError("/request_id", f"another message was posted under {new.request_id!r}"),
         code="request_id_reused",
+        current=None if stored is None else model.snapshot(stored),
     )
 
 
@@ -181,8 +186,16 @@ async def _accounts(tx: Tx, handles: Collection[str], actor: Actor) -> list[UUID
     return sorted(found.values())
 
 
-def _cause(session: Session | None, actor: Actor) -> Cause:
-    cause = model.cause_of_post(session, actor.cause)
+async def cause_of_delivery(tx: Tx, session: Session, delivery_id: UUID) -> Cause:
+    """Return what an answer to a delivery of the session's agent descends from. Raises NotFound."""
+    row = await tx.handle.fetchrow(_CAUSE_OF_DELIVERY, tx.tenant, delivery_id, session.agent_id)
+    if row is None:
+        raise NotFound("delivery", delivery_id)
+    return Cause(seq=row["seq"], via=tuple(row["via"]), depth=row["depth"] + 1, trust=Trust(row["trust"]))
+
+
+def _cause(session: Session | None, actor: Actor, answers: Cause | None) -> Cause:
+    cause = answers or model.cause_of_post(session, actor.cause)
     if actor.kind == "agent":
         return replace(cause, trust=least_trusted(cause.trust, Trust.AGENT))
     return cause

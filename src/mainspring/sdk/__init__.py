@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Refused,
         Unreachable,
     )
+    from mainspring.sdk.messages import Message, Posted, Reply
     from mainspring.sdk.outcomes import Blocked, Cancelled, Done, Failed, NeedsInput, Outcome, Retry
     from mainspring.sdk.protocol import Answered, Trigger
     from mainspring.sdk.run import NoCard, Run
@@ -51,6 +52,7 @@ __all__ = [
     "Done",
     "Failed",
     "MainspringError",
+    "Message",
     "Misdeclared",
     "NeedsInput",
     "NoCard",
@@ -58,7 +60,9 @@ __all__ = [
     "NotConfigured",
     "NotFound",
     "Outcome",
+    "Posted",
     "Refused",
+    "Reply",
     "Retry",
     "Run",
     "Runner",
@@ -79,6 +83,7 @@ _MODULES: Final = {
     "Done": "outcomes",
     "Failed": "outcomes",
     "MainspringError": "errors",
+    "Message": "messages",
     "Misdeclared": "errors",
     "NeedsInput": "outcomes",
     "NoCard": "run",
@@ -86,7 +91,9 @@ _MODULES: Final = {
     "NotConfigured": "errors",
     "NotFound": "errors",
     "Outcome": "outcomes",
+    "Posted": "messages",
     "Refused": "errors",
+    "Reply": "messages",
     "Retry": "outcomes",
     "Run": "run",
     "Runner": "runner",

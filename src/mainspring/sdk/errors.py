@@ -5,6 +5,8 @@ Refused           the answer is no, and asking again will not change it
   NotFound        404: no such thing, or not for this token to see
   Conflict        409, 412: it is not what you thought it was; read it again and decide
     ClaimLost     409 claim_lost: the run belongs to another claim now; stop working on it
+    SessionLost   409 session_lost: the session is over; another may be begun
+      SessionDisplaced   409 session_displaced: another session stands in its place, and is not to be displaced in turn
 Unreachable       no answer, or one that says "later"; asking again may help
 NotConfigured     no address or token was found; the message says where they are looked for
 Misdeclared       an agent, a runner or a question is declared as it cannot be; nothing was asked of any server
@@ -14,7 +16,7 @@ AskClosed         nobody will answer what the run has asked
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 
 class MainspringError(Exception):
@@ -79,6 +81,21 @@ class ClaimLost(Conflict):
     """The run is another claim's now: what this one does no longer counts."""
 
 
+class SessionLost(Conflict):
+    """The session is over: what it held unread is offered to the agent's next one."""
+
+
+class SessionDisplaced(SessionLost):
+    """Another session of the agent stands in this one's place."""
+
+
+_OVER: Final[Mapping[str, type[Conflict]]] = {
+    "claim_lost": ClaimLost,
+    "session_lost": SessionLost,
+    "session_displaced": SessionDisplaced,
+}
+
+
 def refusal(status: int, problem: Mapping[str, Any]) -> Refused:
     """Return the error that a definitive answer means."""
     if status in {401, 403}:
@@ -86,9 +103,7 @@ def refusal(status: int, problem: Mapping[str, Any]) -> Refused:
     if status == 404:
         return NotFound(status, problem)
     if status in {409, 412}:
-        return (
-            ClaimLost(status, problem) if problem.get("code") == "claim_lost" else Conflict(status, problem)
-        )
+        return _OVER.get(str(problem.get("code")), Conflict)(status, problem)
     return Refused(status, problem)
 
 

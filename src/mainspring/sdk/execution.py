@@ -213,7 +213,9 @@ class Execution:
         if self._why is not None:  # asked to stop before it began
             return judge(self._why, None, Raised(asyncio.CancelledError()), agent.timeout_seconds)
         _log.info("run %s: %s begins, attempt %d", run.id, agent.handle, run.attempt)
-        self._handling = asyncio.create_task(_guarded(agent.handler, run), name=f"{agent.handle} {run.id}")
+        self._handling = asyncio.create_task(
+            guarded(partial(agent.handler, run)), name=f"{agent.handle} {run.id}"
+        )
         clock.start()
         try:
             await asyncio.wait({self._handling})
@@ -283,10 +285,10 @@ async def deliver(
     spool.remove(run_id, claim_id)
 
 
-async def _guarded(handler: Handler, run: Run) -> Ending:
-    """Run the handler and return how it ended. SystemExit must not pass: it would take the whole event loop with it."""
+async def guarded(work: Callable[[], Awaitable[object]]) -> Ending:
+    """Do the work and return how it ended. SystemExit must not pass: it would take the whole event loop with it."""
     try:
-        return Returned(await handler(run))
+        return Returned(await work())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - every ending is judged, and none is swallowed

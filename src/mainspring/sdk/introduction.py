@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import Conflict, MainspringError, NotAuthorized, NotFound
-from mainspring.sdk.execution import Agent
 from mainspring.sdk.wire import segment
 
 _log = logging.getLogger("mainspring.sdk")
@@ -24,9 +24,18 @@ GOODBYE_SECONDS = 2.0
 LIFETIME_SECONDS = 86_400.0
 
 
+class Named(Protocol):
+    """An agent that this runner is to serve, and of how many slots it is made when the server does not know it."""
+
+    @property
+    def handle(self) -> str: ...
+    @property
+    def slots(self) -> int: ...
+
+
 @asynccontextmanager
 async def introduced(
-    client: Client, agents: Sequence[Agent], *, lifetime_seconds: float = LIFETIME_SECONDS
+    client: Client, agents: Sequence[Named], *, lifetime_seconds: float = LIFETIME_SECONDS
 ) -> AsyncIterator[Client]:
     """Yield a client with a runner's token for these agents. Raises NotAuthorized if the token found cannot make one."""
     who = await client.get("/whoami")
@@ -122,7 +131,7 @@ class _Made:
         return secret
 
 
-async def _make_known(client: Client, agent: Agent) -> None:
+async def _make_known(client: Client, agent: Named) -> None:
     try:
         await client.get(f"/agents/{segment(agent.handle)}")
     except NotFound:

@@ -1,4 +1,4 @@
-"""Keeps the runs we hold ours: a thread of its own, with its own connection, that a busy event loop cannot starve.
+"""Keeps the runs and sessions we hold ours: a thread of its own, with its own connection, that a busy event loop cannot starve.
 
 Takes claims to hold; sends a heartbeat for each every third of its lease, and tells what the answers mean. One that waits for people
 asks more often, since somebody waits with it. If the whole
@@ -12,22 +12,34 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import httpx
 
 from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.errors import ClaimLost, Refused, Unreachable
 from mainspring.sdk.profile import Profile
-from mainspring.sdk.protocol import AskNow, Beat, Claimed, beat, heartbeat_request
+from mainspring.sdk.protocol import AskNow, Beat, beat
 from mainspring.sdk.wire import API, read_answer, tls
 
 _log = logging.getLogger("mainspring.sdk")
 
 FOR_EVER = float("inf")
 ASKING_SECONDS = 3.0  # between two beats of a claim that waits for an answer
+
+
+class Kept(Protocol):
+    """What a lease holds as long as heartbeats come: a claimed run, or a session."""
+
+    @property
+    def claim_id(self) -> str: ...
+    @property
+    def heartbeat_seconds(self) -> float: ...
+    @property
+    def what(self) -> str: ...
+    def beat_request(self, asks: Sequence[str]) -> tuple[str, dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +54,10 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The run is not ours any more, or we have stopped keeping it."""
+    """The run is not ours any more, or we have stopped keeping it. `code` is the server's word for it, if it said so."""
 
     reason: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ Tell: TypeAlias = Callable[[str | None, News], None]  # claim id (None: all of t
 
 @dataclass(slots=True)
 class _Held:
-    claimed: Claimed
+    claimed: Kept
     next_at: float
     until: float
     failures: int = field(default=0)
@@ -110,7 +123,7 @@ class Liveness:
             self._thread.join()
         self._http.close()
 
-    def hold(self, claimed: Claimed, *, for_seconds: float = FOR_EVER) -> None:
+    def hold(self, claimed: Kept, *, for_seconds: float = FOR_EVER) -> None:
         """Keep this claim for at most so long; called again, the newer limit counts."""
         now = self._clock()
         with self._changed:
@@ -174,14 +187,14 @@ class Liveness:
             held.next_at = self._clock() + min(wait, claimed.heartbeat_seconds)
             _log.log(
                 logging.WARNING if held.failures == 1 else logging.DEBUG,
-                "run %s: heartbeat not answered, working on: %s",
-                claimed.run_id,
+                "%s: heartbeat not answered, working on: %s",
+                claimed.what,
                 error,
             )
         except ClaimLost as lost:
-            self._lose(held, str(lost))
+            self._lose(held, str(lost), lost.code)
         except Refused as refused:
-            self._lose(held, f"the server refused its heartbeat: {refused}")
+            self._lose(held, f"the server refused its heartbeat: {refused}", refused.code)
         else:
             held.failures = 0
             with self._changed:
@@ -198,7 +211,7 @@ class Liveness:
         claimed = held.claimed
         with self._changed:
             asks = sorted(held.asks)
-        path, body = heartbeat_request(claimed.run_id, claimed.claim_id, asks)
+        path, body = claimed.beat_request(asks)
         # No answer within a beat is no answer: the next claim's beat must not wait longer behind this one.
         timeout = max(1.0, min(10.0, claimed.heartbeat_seconds))
         profile = self._profile()
@@ -209,8 +222,8 @@ class Liveness:
             raise Unreachable(f"{type(error).__name__} {error}".rstrip()) from error
         return beat(read_answer(answer.status_code, answer.content, answer.headers))
 
-    def _lose(self, held: _Held, reason: str) -> None:
+    def _lose(self, held: _Held, reason: str, code: str = "") -> None:
         with self._changed:
             if self._held.pop(held.claimed.claim_id, None) is None:
                 return  # released while its beat was on the way: the answer speaks of a run that is over
-        self._tell(held.claimed.claim_id, Lost(reason))
+        self._tell(held.claimed.claim_id, Lost(reason, code))

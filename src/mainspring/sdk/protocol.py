@@ -69,6 +69,15 @@ class Claimed:
     heartbeat_seconds: float
     answers: tuple[Answered, ...] = ()
 
+    @property
+    def what(self) -> str:
+        """What it is, for the log."""
+        return f"run {self.run_id}"
+
+    def beat_request(self, asks: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """Return path and body of its heartbeat."""
+        return heartbeat_request(self.run_id, self.claim_id, asks)
+
 
 @dataclass(frozen=True, slots=True)
 class Polled:

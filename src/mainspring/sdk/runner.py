@@ -19,11 +19,13 @@ from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.command import Command
 from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent, Handler
-from mainspring.sdk.introduction import introduced
+from mainspring.sdk.introduction import Named, introduced
 from mainspring.sdk.shift import Shift
 from mainspring.sdk.spool import Spool
+from mainspring.sdk.turn import Listener, MessageHandler
 
 TIMEOUT_SECONDS = 3600.0
+READING_SECONDS = 600.0
 GRACE_SECONDS = 25.0  # less than the 30 s that most supervisors wait before they kill
 NAME_CHARACTERS = 200
 WAIT_SECONDS_MAX = 60
@@ -33,6 +35,7 @@ LABEL_CHARACTERS = 64
 _HANDLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 H = TypeVar("H", bound=Handler)
+M = TypeVar("M", bound=MessageHandler)
 
 
 class Runner:
@@ -64,6 +67,7 @@ class Runner:
         self._grace_seconds = grace_seconds
         self._labels = _checked_labels(labels)
         self._agents: dict[str, Agent] = {}
+        self._listeners: dict[str, Listener] = {}
         self._serving: asyncio.Task[None] | None = None
         self._shift: Shift | None = None
         self._has_served = False
@@ -74,12 +78,14 @@ class Runner:
             raise Misdeclared("grace_seconds must not be negative")
 
     def __repr__(self) -> str:
-        return f"<Runner {self.name!r} agents {sorted(self._agents)}>"
+        return f"<Runner {self.name!r} agents {sorted({*self._agents, *self._listeners})}>"
 
     @property
     def name(self) -> str:
         """Return the name that people see."""
-        return (self._name or f"{socket.gethostname()} ({', '.join(self._agents)})")[:NAME_CHARACTERS]
+        return (self._name or f"{socket.gethostname()} ({', '.join({**self._agents, **self._listeners})})")[
+            :NAME_CHARACTERS
+        ]
 
     def agent(
         self, handle: str, *, slots: int = 1, timeout_seconds: float = TIMEOUT_SECONDS
@@ -91,8 +97,27 @@ class Runner:
         """
 
         def decorate(handler: H) -> H:
-            _check_handler(handle, handler)
+            _check_handler(handle, handler, "the run alone")
             self._add(handle, slots, timeout_seconds, handler)
+            return handler
+
+        return decorate
+
+    def on_message(self, handle: str, *, timeout_seconds: float = READING_SECONDS) -> Callable[[M], M]:
+        """Let the decorated async function read the messages of agent `handle`: one after the other, as `handler(message, reply)`.
+
+        The agent is always on while this runner is: it has one session, and of two runners that listen for it one reads and the
+        other stands by. A message is acked when the handler has returned; when it raises, or takes longer than `timeout_seconds`,
+        the message is refused with the error and comes again later, until it lies on the desk. What it posts by `reply` is held
+        from other agents until it returns, and posted once however often the message comes. Raises Misdeclared.
+        """
+
+        def decorate(handler: M) -> M:
+            _check_handler(handle, handler, "the message and the reply", 2)
+            folded = self._checked(handle, timeout_seconds)
+            if folded in self._listeners:
+                raise Misdeclared(f"agent {folded!r} is already listened for on this runner")
+            self._listeners[folded] = Listener(folded, timeout_seconds, handler)
             return handler
 
         return decorate
@@ -131,9 +156,9 @@ class Runner:
 
         Raises Misdeclared when there is no agent, or it serves already.
         """
-        if not self._agents:
+        if not self._agents and not self._listeners:
             raise Misdeclared(
-                "this runner has no agent: add one with @runner.agent(...) or runner.command(...)"
+                "this runner has no agent: add one with @runner.agent(...), @runner.on_message(...) or runner.command(...)"
             )
         if self._serving is not None:
             raise Misdeclared("this runner serves already")
@@ -155,9 +180,16 @@ class Runner:
         agents = list(self._agents.values())
         async with Client(self._url, self._token, patience_seconds=patience) as found:
             profile = found.profile
-            offered = ", ".join(f"{agent.handle} ×{agent.slots}" for agent in agents)
+            listeners = list(self._listeners.values())
+            offered = ", ".join(
+                [
+                    *(f"{agent.handle} ×{agent.slots}" for agent in agents),
+                    *(f"{listener.handle} listens" for listener in listeners),
+                ]
+            )
             _log.info("runner %s: %s at %s (from %s)", self.name, offered, profile.url, profile.source)
-            async with introduced(found, agents) as client:
+            named: list[Named] = [*agents, *(one for one in listeners if one.handle not in self._agents)]
+            async with introduced(found, named) as client:
                 self._shift = Shift(
                     client,
                     self.name,
@@ -167,6 +199,7 @@ class Runner:
                     grace_seconds=self._grace_seconds,
                     patience_seconds=patience,
                     labels=self._labels,
+                    listeners=listeners,
                 )
                 await (self._shift.serve_once() if once else self._shift.serve())
 
@@ -184,18 +217,24 @@ class Runner:
             self._drained_before = not self._has_served
 
     def _add(self, handle: str, slots: int, timeout_seconds: float, handler: Handler) -> None:
+        folded = self._checked(handle, timeout_seconds)
+        if folded in self._agents:
+            raise Misdeclared(f"agent {folded!r} is already on this runner")
+        if not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
+            raise Misdeclared(f"agent {folded!r}: slots must be a number from 1 to {SLOTS_MAX}")
+        self._agents[folded] = Agent(folded, slots, timeout_seconds, handler)
+
+    @staticmethod
+    def _checked(handle: str, timeout_seconds: float) -> str:
+        """Return the handle as the server has it. Raises Misdeclared."""
         folded = handle.strip().lower() if isinstance(handle, str) else ""  # as the server has it
         if _HANDLE.fullmatch(folded) is None:
             raise Misdeclared(
                 f"{handle!r} is no agent's handle: up to 64 letters, digits, _ and -, not beginning with _ or -"
             )
-        if folded in self._agents:
-            raise Misdeclared(f"agent {folded!r} is already on this runner")
-        if not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
-            raise Misdeclared(f"agent {folded!r}: slots must be a number from 1 to {SLOTS_MAX}")
         if not timeout_seconds > 0:
             raise Misdeclared(f"agent {folded!r}: timeout_seconds must be positive")
-        self._agents[folded] = Agent(folded, slots, timeout_seconds, handler)
+        return folded
 
     async def _until_signalled(self, *, once: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -228,7 +267,7 @@ def _checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stripped))
 
 
-def _check_handler(handle: str, handler: object) -> None:
+def _check_handler(handle: str, handler: object, given: str, arguments: int = 1) -> None:
     """Refuse what would only be found out by the first run. Raises Misdeclared."""
     if not _is_async(handler):
         raise Misdeclared(
@@ -237,9 +276,9 @@ def _check_handler(handle: str, handler: object) -> None:
         )
     assert callable(handler)
     try:
-        inspect.signature(handler).bind(object())
+        inspect.signature(handler).bind(*[object()] * arguments)
     except TypeError as error:
-        raise Misdeclared(f"agent {handle!r}: it is called with the run alone: {error}") from error
+        raise Misdeclared(f"agent {handle!r}: it is called with {given}: {error}") from error
 
 
 def _is_async(handler: object) -> bool:

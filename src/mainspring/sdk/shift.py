@@ -1,4 +1,4 @@
-"""A runner at work: polls for runs while it has free slots, performs them, and drains.
+"""A runner at work: polls for runs while it has free slots, performs them, reads messages, and drains.
 
 Takes the agents of a runner; leaves every run that it claimed completed, or handed back, or (only if it is killed) to
 its lease. Results of earlier runners are sent first, beside the work.
@@ -20,9 +20,11 @@ from mainspring.sdk.backoff import delay_seconds
 from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import MainspringError, NotAuthorized, Unreachable
 from mainspring.sdk.execution import Agent, Execution, deliver
+from mainspring.sdk.listening import Listening, first_of
 from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Heard, Liveness, Lost, News
 from mainspring.sdk.protocol import Claimed, Identity, Polled
 from mainspring.sdk.spool import Spool
+from mainspring.sdk.turn import Listener
 
 _log = logging.getLogger("mainspring.sdk")
 
@@ -45,6 +47,7 @@ class Shift:
         grace_seconds: float,
         patience_seconds: float,
         labels: Sequence[str] = (),
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._client = client
         self._agents = {agent.handle: agent for agent in agents}
@@ -62,6 +65,10 @@ class Shift:
         self._drain_by: float = FOR_EVER
         self._signalled = False
         self._hurry = asyncio.Event()
+        self._listening = [
+            Listening(listener, client, self._liveness, self._drain_asked, wait_seconds=wait_seconds)
+            for listener in listeners
+        ]
         self._fatal: Exception | None = None
 
     def drain(self, *, grace_seconds: float | None = None) -> None:
@@ -87,6 +94,7 @@ class Shift:
             slots = range(first_slot, first_slot + agent.slots)
             self._spawn(self._poll(agent, slots), name=f"poll for {agent.handle}")
             first_slot += agent.slots
+        self._listen(once=False)
         try:
             await self._attend()
         finally:
@@ -95,10 +103,19 @@ class Shift:
         self._say_what_stays()
 
     async def serve_once(self) -> None:
-        """Claim one run of any agent, finish it, and return; return too if there is none within the wait."""
-        self._spawn(self._once(), name="once")
+        """Claim one run of any agent, finish it, and return; return too if there is none within the wait.
+
+        Agents that are always on read what there is within one.
+        """
+        if self._agents:
+            self._spawn(self._once(), name="once")
+        self._listen(once=True)
         await self._attend()
         self._say_what_stays()
+
+    def _listen(self, *, once: bool) -> None:
+        for listening in self._listening:
+            self._spawn(listening.serve(once=once), name="listen for messages")
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -114,6 +131,8 @@ class Shift:
             await self._until_done()
             for execution in self._executions.values():
                 execution.stop("drain")
+            for listening in self._listening:
+                listening.stop()
             if self._work:
                 await asyncio.wait(self._work, timeout=KILL_SECONDS)
         finally:
@@ -124,6 +143,8 @@ class Shift:
             await asyncio.to_thread(self._liveness.stop)
         if self._fatal is not None:
             raise self._fatal
+        if not self._agents:
+            return  # it has never claimed, and so is no runner to the server
         with contextlib.suppress(MainspringError):
             await protocol.leave(self._client, self._identity)
 
@@ -133,7 +154,7 @@ class Shift:
             self._hurry.clear()
             looking = asyncio.create_task(self._hurry.wait())
             left = None if self._drain_by == FOR_EVER else self._drain_by - now
-            await _first_of(looking, *self._work, timeout=left)
+            await first_of(looking, *self._work, timeout=left)
             looking.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -188,7 +209,7 @@ class Shift:
         """Poll once. A drain cuts the poll short, and then hands back what the cut answer may have brought."""
         poll = asyncio.create_task(self._claim(agents, slots, self._wait_seconds, self._patience_seconds))
         try:
-            await _first_of(poll, self._drain_asked)
+            await first_of(poll, self._drain_asked)
             if poll.done():
                 return poll.result()
         finally:
@@ -224,7 +245,7 @@ class Shift:
         """Wait for `thing` or the drain, whichever comes first."""
         task = asyncio.create_task(thing)
         try:
-            await _first_of(task, self._drain_asked)
+            await first_of(task, self._drain_asked)
         finally:
             task.cancel()
 
@@ -267,6 +288,10 @@ class Shift:
                 self.drain()
             case Broken(error):
                 self._give_up(error)
+            case Lost(_, code) if execution is None:
+                for listening in self._listening:
+                    if listening.claim_id == claim_id:
+                        listening.lost(code)
             case CancelAsked() if execution is not None:
                 execution.stop("cancel")
             case Lost(reason) if execution is not None:
@@ -276,8 +301,3 @@ class Shift:
                 execution.hear(ask)
             case CancelAsked() | Lost() | Heard():
                 pass  # it ended while the news was on its way
-
-
-async def _first_of(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until one of them is done. None is cancelled, nor is its error raised."""
-    await asyncio.wait(set(futures), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -81,7 +81,7 @@ CODES: Mapping[str, Meaning] = {
     "version_conflict": Meaning(412, "It was changed meanwhile", "`current` is what it is now: decide again, and send its version."),
     "body_too_large": Meaning(413, "The body is too large", "Bodies are at most 1 MiB."),
     "unsupported_media_type": Meaning(415, "The body is of the wrong type", "Send application/json."),
-    "request_id_reused": Meaning(422, "Another message was posted under that request id", "Use a fresh one for another message; the same one repeats the post."),
+    "request_id_reused": Meaning(422, "Another message was posted under that request id", "`current` is that message: edit it, or use a fresh request id for another."),
     "invalid": Meaning(422, "The input is refused", "`errors` names each field and what is wrong with it."),
     "key_reused": Meaning(422, "The Idempotency-Key stood for another request", "Take a new key for each command."),
     "not_available_yet": Meaning(422, "This release does not know it yet", "`errors` names each field; leave them out."),
@@ -169,9 +169,10 @@ def of_refusal(refusal: Refusal) -> Problem:
             return Problem.coded("not_found", detail)
         case Forbidden():
             return Problem.coded("forbidden", detail)
-        case Invalid(errors=errors, code=code):
+        case Invalid(errors=errors, code=code, current=current):
             named = [{"pointer": error.pointer, "detail": error.detail} for error in errors]
-            return Problem(code=code, status=422, detail=detail, errors=named)
+            more = {} if current is None else {"current": current}
+            return Problem(code=code, status=422, detail=detail, errors=named, more=more)
         case VersionConflict(current=current):
             return Problem.coded("version_conflict", detail, more={"current": current})
         case Conflict(code=code):

@@ -142,3 +142,10 @@ select a.tenant_id, a.id as agent_id,
 select min(e.event_seq) as event_seq, count(*) as owed
   from mainspring.effects e
  where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed');
+
+-- name: cause_of_delivery
+-- The event that owes a delivery to this agent: an answer descends from it, before it is acked as well.
+select v.seq, v.via, v.depth, v.trust
+  from mainspring.effects e
+  join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
+ where e.tenant_id = $1 and e.id = $2 and e.family = 'offered' and e.recipient_id = $3;

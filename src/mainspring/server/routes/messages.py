@@ -32,6 +32,11 @@ class SessionClaim(BaseModel):
     turn: int | None = Field(
         default=None, ge=1, le=2**53, description="The turn; the session's own without it"
     )
+    delivery: UUID | None = Field(
+        default=None,
+        strict=False,
+        description="The delivery that it answers, and so descends from; the one acked last in this turn without it",
+    )
 
 
 class NewComment(BaseModel):
@@ -145,7 +150,13 @@ def shown(message: Message) -> dict[str, Any]:
 
 def speaking_of(claim: SessionClaim | None) -> Speaking | None:
     """Return from which session a message is said to come."""
-    return None if claim is None else Speaking(session_id=claim.id, claim_id=claim.claim_id, turn=claim.turn)
+    return (
+        None
+        if claim is None
+        else Speaking(
+            session_id=claim.id, claim_id=claim.claim_id, turn=claim.turn, delivery_id=claim.delivery
+        )
+    )
 
 
 async def post_as(request: Request, caller: Caller, speaking: Speaking | None) -> Actor:
