@@ -85,7 +85,9 @@ async def test_topics_are_made_by_name_whatever_their_case_and_keep_their_messag
     assert [topic.name for topic, _ in await chat.list_topics(place.anna, "general", archived=False)] == [
         "other"
     ]
-    assert [message.text for message in await chat.history(place.anna, "general", topic=first.topic_id)] == [
+    assert [
+        message.text for message in await chat.history(place.anna, "general", topic=str(first.topic_id))
+    ] == [
         "two",
         "one",
     ]
@@ -138,6 +140,6 @@ async def test_a_comment_on_a_card_is_a_message_of_its_topic(place):
     await services.talk.chat.comment(place.anna, str(card.id), blocks=say, mentions=[], request_id="b")
     assert (first.message.channel_name, first.message.topic_name) == ("ops", card.key)
     assert first.message.card_id == card.id
-    assert len(await services.talk.chat.history(place.anna, "ops", topic=first.message.topic_id)) == 2
+    assert len(await services.talk.chat.history(place.anna, "ops", topic=str(first.message.topic_id))) == 2
     with pytest.raises(NotFound):
         await services.talk.chat.comment(place.anna, "OPS-99", blocks=say, mentions=[], request_id="c")
