@@ -151,7 +151,7 @@ def register(
     launches_per_hour_max: int = LAUNCHES_PER_HOUR_MAX,
     webhook_allow_private: bool = False,
 ) -> None:
-    """Tell the engine what rules and pins owe and how it is done; `wiring.py` calls it once.
+    """Tell the engine what rules and pins owe and how it is done; `build.py` calls it once.
 
     Args:
         launches_per_hour_max: how often one agent may be launched within an hour, whatever launches it.
