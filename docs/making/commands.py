@@ -46,11 +46,7 @@ def commands() -> str:
     parts = []
     tree = command_tree()
     for path, command in _commands(tree, ()):
-        arguments = [
-            one
-            for one in command.assemble_argument_collection(parse_docstring=True)
-            if one.parameter.show is not False
-        ]
+        arguments = [one for one in command.assemble_argument_collection(parse_docstring=True) if one.show]
         rows = [_argument(one) for one in arguments]
         shown = f"## `mainspring {' '.join(path)}`\n\n{_described(command)}\n"
         parts.append(shown + ("\n" + table(["argument", "needed", "what it is"], rows) if rows else ""))

@@ -6,6 +6,7 @@ than we are, or a login that sees past its tenant is refused before a port answe
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from mainspring.agents.runners import RunnerService
 from mainspring.agents.service import AgentService, RunService
 from mainspring.agents.tokens import TokenService
 from mainspring.agents.verbs import RunVerbs
-from mainspring.boards import effects as boards_effects
+from mainspring.boards import build as boards_room
 from mainspring.boards import verbs as board_verbs
 from mainspring.boards.service import BoardService
 from mainspring.chat import build as chat_room
@@ -31,14 +32,15 @@ from mainspring.chat.model import SessionPolicy
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
-from mainspring.operators import metrics, operations
+from mainspring.operators import build as operators_room
+from mainspring.operators import metrics
+from mainspring.operators.build import OperatorsRoom
 from mainspring.operators.custom import CustomEvents
 from mainspring.operators.deeds import DeedService
 from mainspring.operators.desk import DeskService
 from mainspring.operators.doctor import DoctorService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
-from mainspring.operators.model import KindLimits
 from mainspring.operators.operations import OperationService
 from mainspring.operators.tails import Tails
 from mainspring.operators.verify import VerifyService
@@ -51,14 +53,14 @@ from mainspring.spine.ports import Obligation
 from mainspring.spine.service import Health
 from mainspring.spine.transaction import Transaction
 from mainspring.stores.postgres import PostgresStore
-from mainspring.triggers import effects as triggers_effects
+from mainspring.triggers import build as triggers_room
 from mainspring.triggers import history as triggers_history
+from mainspring.triggers.build import TriggersRoom
 from mainspring.triggers.preview import PreviewService
 from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
 KEYS_TRIMMED_SECONDS = 60.0
-RULES = "rules"  # the obligation whose verdicts are told rule by rule
 
 
 class CannotStart(Exception):
@@ -178,43 +180,21 @@ async def build(settings: Settings) -> Services:
 
 
 def join(settings: Settings, pool: Pool) -> Services:
-    """Join the parts on a pool. Takes no connection and starts nothing."""
-    store = PostgresStore(pool, roles=True, for_requests=_for_requests(settings))
-    db = store.db
-    spine = Engine(store, _spine_settings(settings), leases=_leases(settings))
-    policy = RunPolicy(lease_seconds=settings.run_lease_seconds, attempts_max=settings.run_attempts_max)
-    run_verbs = RunVerbs(board_verbs)
-    boards_effects.register(spine, run_verbs)
-    triggers_effects.register(
-        spine,
-        db,
-        board_verbs,
-        run_verbs,
-        launches_per_hour_max=settings.agent_launches_per_hour_max,
-        webhook_allow_private=settings.webhook_allow_private,
-    )
-    room = agents_room.build(
-        spine, db, run_verbs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds
-    )
-    talk = chat_room.build(
-        spine,
-        db,
-        store,
-        board_verbs,
-        run_verbs,
-        SessionPolicy(lease_seconds=settings.session_lease_seconds),
-        tick_seconds=settings.floor_tick_seconds,
-    )
-    keys = KeyService(db)
-    boards = BoardService(spine, db, run_verbs)
-    log = LogService(db, spine)
-    spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
-    operations.register(spine, run_verbs)
-    limits = KindLimits(
-        attempts_max={name: kind.max_attempts for name, kind in (spine.kinds | spine.offered).items()},
-        run_attempts_max=policy.attempts_max,
-        kept_days=settings.retention_done_days,
-    )
+    """Join the parts on a pool. Takes no connection and starts nothing.
+
+    A room is built on the engine with the verbs that it asks of others, and declares there what it owes, does and repeats.
+    The operators' is the last: it looks at what all the others have declared.
+    """
+    spine = _engine(settings, pool)
+    db = spine.db
+    policy = _policy(settings)
+    runs = RunVerbs(board_verbs)  # boards and agents ask verbs of each other
+    boards = boards_room.build(spine, db, runs)
+    triggers = _triggers(spine, settings, policy, runs, boards)
+    agents = agents_room.build(spine, db, runs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds)
+    talk = _talk(spine, settings, runs)
+    keys = _keys(spine)
+    operators = _operators(spine, policy, runs)
     _say_version()
     return Services(
         settings=settings,
@@ -223,45 +203,76 @@ def join(settings: Settings, pool: Pool) -> Services:
         db=db,
         spine=spine,
         boards=boards,
-        preview=PreviewService(
-            spine,
-            boards,
-            board_verbs,
-            run_verbs,
-            launches_per_hour_max=settings.agent_launches_per_hour_max,
-            runner_silence_seconds=policy.lease_seconds,
-        ),
-        agents=room.agents,
-        runs=room.runs,
-        asks=room.asks,
-        runners=room.runners,
+        preview=triggers.preview,
+        agents=agents.agents,
+        runs=agents.runs,
+        asks=agents.asks,
+        runners=agents.runners,
         talk=talk,
-        rules=RuleService(spine, db),
-        tokens=room.tokens,
+        rules=triggers.rules,
+        tokens=agents.tokens,
         keys=keys,
-        log=log,
-        custom=CustomEvents(spine, log, board_verbs),
-        doctor=DoctorService(db, lambda: spine.health, runner_silence_seconds=policy.lease_seconds),
-        tails=_tails(spine, db, settings),
-        desk=DeskService(db, spine, run_verbs),
-        operations=OperationService(db, spine),
-        audit=DeedService(db),
-        explain=ExplainService(
-            db,
-            triggers_history.rules_over,
-            [one for one in spine.obligations if one.name != RULES],
-            runner_silence_seconds=policy.lease_seconds,
-        ),
-        verify=VerifyService(db, spine.obligations, limits),
+        log=operators.log,
+        tails=operators.tails,
+        custom=operators.custom,
+        doctor=operators.doctor,
+        desk=operators.desk,
+        operations=operators.operations,
+        audit=operators.audit,
+        explain=operators.explain,
+        verify=operators.verify,
     )
 
 
-def _tails(spine: Engine, db: Database, settings: Settings) -> Tails:
-    tails = Tails(db)
-    loop = spine.register_loop("event tails", tails.run_once, every_seconds=settings.floor_tick_seconds)
-    tails.poke = loop.poke
-    spine.on_commit(tails.heard)
-    return tails
+def _engine(settings: Settings, pool: Pool) -> Engine:
+    store = PostgresStore(pool, roles=True, for_requests=_for_requests(settings))
+    return Engine(store, _spine_settings(settings), leases=_leases(settings))
+
+
+def _triggers(
+    spine: Engine, settings: Settings, policy: RunPolicy, runs: RunVerbs, boards: BoardService
+) -> TriggersRoom:
+    return triggers_room.build(
+        spine,
+        spine.db,
+        board_verbs,
+        runs,
+        boards,
+        launches_per_hour_max=settings.agent_launches_per_hour_max,
+        webhook_allow_private=settings.webhook_allow_private,
+        runner_silence_seconds=policy.lease_seconds,
+    )
+
+
+def _talk(spine: Engine, settings: Settings, runs: RunVerbs) -> ChatRoom:
+    return chat_room.build(
+        spine,
+        spine.db,
+        board_verbs,
+        runs,
+        SessionPolicy(lease_seconds=settings.session_lease_seconds),
+        tick_seconds=settings.floor_tick_seconds,
+    )
+
+
+def _keys(spine: Engine) -> KeyService:
+    keys = KeyService(spine.db)
+    spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
+    return keys
+
+
+def _operators(spine: Engine, policy: RunPolicy, runs: RunVerbs) -> OperatorsRoom:
+    return operators_room.build(
+        spine,
+        spine.db,
+        runs,
+        board_verbs,
+        triggers_history.rules_over,
+        policy,
+        obligations=spine.obligations,
+        kinds=ChainMap(spine.kinds, spine.offered),
+        health=lambda: spine.health,
+    )
 
 
 # What has to be true of a database before anybody is served from it -----------------------------------------------
@@ -353,6 +364,10 @@ def _transactions_max(settings: Settings) -> int:
 def _for_requests(settings: Settings) -> int:
     """What executors leave, but for one: claims, renewals and settles find that at least."""
     return max(1, settings.pool_size - _transactions_max(settings) - 1)
+
+
+def _policy(settings: Settings) -> RunPolicy:
+    return RunPolicy(lease_seconds=settings.run_lease_seconds, attempts_max=settings.run_attempts_max)
 
 
 def _leases(settings: Settings) -> Mapping[bool, float]:

@@ -24,6 +24,6 @@ def test_every_command_and_every_argument_says_what_it_is():
         f"{path} {argument.names[0]}"
         for path, command in found.items()
         for argument in command.assemble_argument_collection(parse_docstring=True)
-        if argument.parameter.show is not False and not argument.parameter.help
+        if argument.show and not argument.parameter.help
     ]
     assert unsaid == []

@@ -24,6 +24,7 @@ from mainspring.commands.keys import SQL as COMMANDS
 from mainspring.db import Scope
 from mainspring.sql import Queries
 from mainspring.triggers.verbs import SQL as TRIGGERS
+from mainspring.triggers.webhooks.verbs import SQL as WEBHOOKS
 
 # In which order rows are locked. What stands in one line with its parent is written under the parent's lock.
 ORDER: Final = (
@@ -199,6 +200,6 @@ def _names() -> dict[str, str]:
     operators = Queries("mainspring.operators.sql")
     return {
         text: name
-        for queries in (store, operators, AGENTS, BOARDS, CHAT, COMMANDS, TRIGGERS)
+        for queries in (store, operators, AGENTS, BOARDS, CHAT, COMMANDS, TRIGGERS, WEBHOOKS)
         for name, text in queries.items()
     }

@@ -12,7 +12,7 @@ from mainspring.rooms import Newer, ServerSpine
 from mainspring.spine.drain import ENGINE_VERSION, Drain
 
 from .conftest import House
-from .hook_server import hook_server
+from .webhooks.hook_server import hook_server
 
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
 

@@ -11,9 +11,12 @@ all the same: so a sweep that has just begun, or could not work for a while, fir
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
+
+from asyncpg import Record
 
 from mainspring import telemetry
 from mainspring.agents.model import LEASE_LOST, Run, RunPolicy, RunState, after_silence
@@ -21,6 +24,7 @@ from mainspring.agents.rows import SQL
 from mainspring.agents.verbs import RunVerbs, read_runs
 from mainspring.db import Database
 from mainspring.rooms import ServerSpine, Tx, system_actor
+from mainspring.sweeps import Sweep
 
 log = logging.getLogger("mainspring.agents")
 
@@ -35,6 +39,7 @@ _COUNT_UNBEGUN = SQL["count_unbegun"]
 BATCH: Final = 100
 _TENANTS: Final = 200
 LOOP: Final = "silent runs"
+_NET: Final = Sweep(loop=LOOP, log=log, told="silence: of tenant %s nothing was taken back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +95,18 @@ class Silence:
 
     async def _of_all(self, tenants: str, lock: str) -> int:
         """Go to every tenant that has some, once: those where nothing can be taken back must not stand before the others."""
-        taken, seen = 0, set[UUID]()
-        while True:
-            async with self._db.system(LOOP) as scope:
-                found = [row["tenant_id"] for row in await scope.fetch(tenants, _TENANTS, list(seen))]
-            for tenant in found:
-                taken += await self._tried(tenant, lock)
-            seen.update(found)
-            if len(found) < _TENANTS:
-                return taken
+        seen = set[UUID]()
 
-    async def _tried(self, tenant: UUID, lock: str) -> int:
-        """Take back a tenant's, as far as it goes: what stands in the way there holds up nobody else's."""
-        try:
+        async def unseen(_failed: Sequence[UUID]) -> Sequence[Record]:
+            async with self._db.system(LOOP) as scope:
+                found = await scope.fetch(tenants, _TENANTS, list(seen))
+            seen.update(row["tenant_id"] for row in found)
+            return found
+
+        async def take_back(tenant: UUID, _row: Sequence[Record]) -> int:
             return await self._of_tenant(tenant, lock)
-        except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
-            telemetry.loop_failures.labels(LOOP, type(error).__name__).inc()
-            log.warning(
-                "silence: of tenant %s nothing was taken back: %s: %s", tenant, type(error).__name__, error
-            )
-            return 0
+
+        return await _NET.over_tenants(unseen, take_back, batch=_TENANTS)
 
     async def _of_tenant(self, tenant: UUID, lock: str) -> int:
         async with self._spine.open(tenant) as tx:

@@ -111,6 +111,6 @@ class Reflector:
 
 
 def register(spine: ServerSpine, runs: RunHooks) -> None:
-    """Tell the engine what boards owe and how it is done; `wiring.py` calls it once."""
+    """Tell the engine what boards owe and how it is done; `build.py` calls it once."""
     spine.register_obligation(Reflect())
     spine.register_executor(Transactional(kind=REFLECT, run=Reflector(runs, spine.store)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mainspring.chat import effects, notes
@@ -15,9 +14,6 @@ from mainspring.chat.sessions import SessionService, SessionVerbs
 from mainspring.chat.waits import Waits
 from mainspring.db import Database
 from mainspring.rooms import ServerSpine
-
-if TYPE_CHECKING:
-    from mainspring.stores.postgres import PostgresStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +30,6 @@ class ChatRoom:
 def build(
     spine: ServerSpine,
     db: Database,
-    store: PostgresStore,
     cards: Cards,
     runs: Runs,
     policy: SessionPolicy,
@@ -44,7 +39,7 @@ def build(
     """Build the room and register its loops; they start and stop with the engine."""
     effects.register(spine, runs)
     notes.register(spine, cards)
-    verbs = SessionVerbs(store, cards, policy)
+    verbs = SessionVerbs(spine.store, cards, policy)
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
     waits.poke = polling.poke

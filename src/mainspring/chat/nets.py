@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -25,9 +25,10 @@ from mainspring.rooms import ServerSpine, system_actor
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.events import NO_CAUSE
 from mainspring.spine.retry import Backoff
+from mainspring.sweeps import Sweep
 
 if TYPE_CHECKING:
-    from mainspring.stores.postgres import PostgresStore
+    from asyncpg import Record
 
 log = logging.getLogger("mainspring.chat")
 
@@ -44,6 +45,7 @@ _BUT_FOR_LIVE_WAKES: Final = False
 BATCH: Final = 100
 LOOP: Final = "delivery nets"
 _TENANTS: Final = 200
+_SESSIONS: Final = Sweep(loop=LOOP, log=log, told="sessions: of tenant %s none was ended")
 NO_SIGN: Final = "no sign of life for a lease"
 RUN_OVER: Final = "its run is over"
 WAKE_BACKOFF: Final = Backoff(jitter=0.0)
@@ -79,14 +81,23 @@ class Nets:
         return max(lost, over) >= BATCH
 
     async def _end_all(self, tenants: str, lock: str, state: SessionState, reason: str) -> int:
-        async def of_tenant(tenant: UUID) -> int:
+        """Go to every tenant that has some, once."""
+        seen: list[UUID] = []
+
+        async def find(failed: Sequence[UUID]) -> Sequence[Record]:
+            async with self._db.system("delivery nets") as scope:
+                found = await scope.fetch(tenants, _TENANTS, [*seen, *failed])
+            seen.extend(row["tenant_id"] for row in found)
+            return found
+
+        async def repair(tenant: UUID, _found: Sequence[Record]) -> int:
             async with self._spine.open(tenant) as tx:
                 locked = [row["id"] for row in await tx.handle.fetch(lock, tenant, BATCH)]
                 for session in await verbs.read_sessions(tx.handle, tenant, locked):
                     await self._sessions.end(tx, session, state, reason, system_actor(tenant, NO_CAUSE))
             return len(locked)
 
-        return await self._of_all(tenants, of_tenant)
+        return await _SESSIONS.over_tenants(find, repair, batch=_TENANTS)
 
     # messages -------------------------------------------------------------------------------------------------
 
@@ -123,7 +134,7 @@ class Nets:
         return len(rows) >= BATCH
 
     async def _owe_wakes(self, tenant: UUID, agents: list[tuple[UUID, int]]) -> None:
-        store: PostgresStore = self._sessions.store
+        store = self._sessions.store
         async with self._spine.open(tenant) as tx:
             owed = []
             for agent, wakes in agents:
@@ -145,19 +156,3 @@ class Nets:
                 )
             # one that another process has owed meanwhile is in the way of ours, and is as good
             tx.owed_again(await store.owe_absent(tx.handle, owed))
-
-    async def _of_all(self, tenants: str, of_tenant: Callable[[UUID], Awaitable[int]]) -> int:
-        """Go to every tenant that has some, once: what stands in the way at one holds up nobody else's."""
-        done, seen = 0, set[UUID]()
-        while True:
-            async with self._db.system("delivery nets") as scope:
-                found = [row["tenant_id"] for row in await scope.fetch(tenants, _TENANTS, list(seen))]
-            for tenant in found:
-                try:
-                    done += await of_tenant(tenant)
-                except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
-                    telemetry.loop_failures.labels(LOOP, type(error).__name__).inc()
-                    log.warning("sessions: of tenant %s: %s: %s", tenant, type(error).__name__, error)
-            seen.update(found)
-            if len(found) < _TENANTS:
-                return done

@@ -17,6 +17,7 @@ from mainspring import telemetry
 from mainspring.chat import model, reads
 from mainspring.chat.model import OFFERED, Delivery, Message, Session, SessionState
 from mainspring.chat.rows import SQL
+from mainspring.db import Scope
 from mainspring.rooms import Conflict, Tx
 from mainspring.spine.effects import (
     Done,
@@ -30,13 +31,12 @@ from mainspring.spine.effects import (
 )
 from mainspring.spine.events import Event
 from mainspring.spine.outcomes import clean
+from mainspring.spine.ports import Store
 from mainspring.spine.settler import dead_event
 from mainspring.stores.postgres.rows import from_json
 
 if TYPE_CHECKING:
     from asyncpg import Record
-
-    from mainspring.stores.postgres import PostgresStore
 
 _OFFERABLE = SQL["offerable"]
 _OFFER = SQL["offer"]
@@ -140,7 +140,7 @@ async def held_by(tx: Tx, session: Session) -> list[Held]:
 # What becomes of them -----------------------------------------------------------------------------------------
 
 
-async def ack(tx: Tx, store: PostgresStore, session: Session, ids: Collection[UUID]) -> int:
+async def ack(tx: Tx, store: Store[Scope], session: Session, ids: Collection[UUID]) -> int:
     """Settle what is in the agent's context now; return how many rows that were. What is not held any more is left alone.
 
     Raises Conflict when a row is left out that stands before one of them.
@@ -162,7 +162,7 @@ async def ack(tx: Tx, store: PostgresStore, session: Session, ids: Collection[UU
     return len(acked)
 
 
-async def nack(tx: Tx, store: PostgresStore, session: Session, refused: Mapping[UUID, str]) -> int:
+async def nack(tx: Tx, store: Store[Scope], session: Session, refused: Mapping[UUID, str]) -> int:
     """Note that these could not be put into the agent's context: each has spent an attempt, and comes again later, or is dead."""
     settlements = [
         (one.effect, resolve(one.effect, Retry(REFUSED), _kind(one), random=random()))  # noqa: S311 - a jitter
@@ -181,7 +181,7 @@ async def nack(tx: Tx, store: PostgresStore, session: Session, refused: Mapping[
     return len(settlements)
 
 
-async def release(tx: Tx, store: PostgresStore, session: Session, state: SessionState, reason: str) -> int:
+async def release(tx: Tx, store: Store[Scope], session: Session, state: SessionState, reason: str) -> int:
     """Let go of what an ended session holds; return how many rows that were.
 
     Free of charge, unless it ended badly: then its oldest has spent one of the crashes that it has, since it may be what ends them.
@@ -202,7 +202,7 @@ async def release(tx: Tx, store: PostgresStore, session: Session, state: Session
     return len(held)
 
 
-async def _settle(tx: Tx, store: PostgresStore, settlements: Sequence[tuple[Effect, Settlement]]) -> None:
+async def _settle(tx: Tx, store: Store[Scope], settlements: Sequence[tuple[Effect, Settlement]]) -> None:
     """Write settlements, and tell of the dead among them."""
     settled = await store.settle(tx.handle, _in_order(row for _, row in settlements))
     for effect, row in settlements:
@@ -210,7 +210,7 @@ async def _settle(tx: Tx, store: PostgresStore, settlements: Sequence[tuple[Effe
             tx.append(dead_event(effect, row, await _event_of(tx, store, effect)))
 
 
-async def _event_of(tx: Tx, store: PostgresStore, effect: Effect) -> Event | None:
+async def _event_of(tx: Tx, store: Store[Scope], effect: Effect) -> Event | None:
     if effect.event_seq is None:
         return None
     return (await store.events_at(tx.handle, tx.tenant, [effect.event_seq])).get(effect.event_seq)

@@ -15,16 +15,15 @@ from uuid import UUID
 from mainspring.chat import model, offers, reads, verbs
 from mainspring.chat.model import Cards, Delivery, Message, Session, SessionPolicy, SessionState, Speaking
 from mainspring.chat.rows import SQL
-from mainspring.db import Database
+from mainspring.db import Database, Scope
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx
 from mainspring.spine.events import NewEvent
+from mainspring.spine.ports import Store
 
 if TYPE_CHECKING:
     from asyncpg import Record
-
-    from mainspring.stores.postgres import PostgresStore
 
 _LOCK_AGENT = SQL["lock_agent"]
 _LIVE_SESSION = SQL["live_session"]
@@ -56,7 +55,7 @@ class Started:
 class SessionVerbs:
     """What can be done to sessions inside an open transaction; the locks are the caller's."""
 
-    def __init__(self, store: PostgresStore, cards: Cards, policy: SessionPolicy) -> None:
+    def __init__(self, store: Store[Scope], cards: Cards, policy: SessionPolicy) -> None:
         self.store = store
         self.policy = policy
         self._cards = cards

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, named
 app = App(name="rule", help="Rules: which card changes launch whom.")
 
 _Flag = Parameter(negative="")
+_Among = Parameter(name="*")  # its fields are flags of the command itself
 _Values = list[str] | None
 _Rule = Annotated[str, Parameter(help="Its name or id.")]
 _IfVersion = Annotated[
@@ -26,6 +28,101 @@ _IfVersion = Annotated[
 
 def _term(name: str, help_: str) -> Any:
     return Parameter(name=name, negative="", help=help_ + " Repeat for more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _When:
+    """The terms of a rule, as flags."""
+
+    kind: Annotated[_Values, _term("--kind", "Kind of event, like card.moved or run.failed.")] = None
+    board: Annotated[_Values, _term("--board", "Key of the card's board.")] = None
+    from_state: Annotated[_Values, _term("--from-state", "A move's start.")] = None
+    to_state: Annotated[_Values, _term("--to-state", "A move's end.")] = None
+    state: Annotated[_Values, _term("--state", "The state that the card is in.")] = None
+    label_all: Annotated[_Values, _term("--label-all", "A label that must be on the card.")] = None
+    label_any: Annotated[_Values, _term("--label-any", "One of these must be on it.")] = None
+    label_none: Annotated[_Values, _term("--label-none", "A label that must not be on it.")] = None
+    label_added: Annotated[_Values, _term("--label-added", "A label that was just put on.")] = None
+    actor: Annotated[_Values, _term("--actor", "Who did it: members, agents, or a handle.")] = None
+    agent: Annotated[_Values, _term("--agent", "Whose run it is, for run.* events.")] = None
+    field: Annotated[_Values, _term("--field", "NAME=VALUE: a field of the card; JSON is JSON.")] = None
+    change: Annotated[_Values, _term("--change", "What became of a rule, for rule.changed.")] = None
+    min_trust: str | None = None
+    """How far what happened must be trusted: stranger, forge, agent or member; agent by default."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what was said, as the API takes it."""
+        terms = {
+            "kinds": self.kind, "boards": self.board, "from_states": self.from_state, "to_states": self.to_state,
+            "states": self.state, "labels_all": self.label_all, "labels_any": self.label_any,
+            "labels_none": self.label_none, "labels_added": self.label_added, "actors": self.actor,
+            "agents": self.agent, "changes": self.change, "min_trust": self.min_trust,
+            "fields": named_values("--field", self.field or ()),
+        }  # fmt: skip
+        return {term: values for term, values in terms.items() if values}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Do:
+    """What a rule does, as flags."""
+
+    launch: str | None = None
+    """The agent to launch."""
+    promote: str | None = None
+    """The agent to pin the card to, instead of a launch."""
+    webhook: str | None = None
+    """The address to send the event to, signed, instead of a launch. The secret is shown once."""
+    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """What the agent is told, with names like {{card.title}}; the card's title and body by default; - reads stdin."""
+    runner_label: Annotated[_Values, _term("--runner-label", "A label that the run's runner must have.")] = (
+        None
+    )
+
+    def as_json(self) -> dict[str, dict[str, Any]]:
+        """Return what was said, as the API takes it."""
+        told = None if self.prompt is None else body_text(self.prompt)
+        actions: dict[str, dict[str, Any]] = {
+            "launch": {"agent": self.launch, "prompt": told, "runner_labels": self.runner_label},
+            "promote": {"agent": self.promote},
+            "webhook": {"url": self.webhook},
+        }
+        said = {
+            action: {part: value for part, value in parts.items() if value is not None}
+            for action, parts in actions.items()
+        }
+        return {action: parts for action, parts in said.items() if parts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of a rule, as flags."""
+
+    consume_label: Annotated[bool, _Flag] = False
+    """The launch takes the labels of --label-all off the card, and so happens once."""
+    recheck: Annotated[bool, _Flag] = False
+    """The card must still match when the launch is carried out."""
+    self_trigger: Annotated[bool, _Flag] = False
+    """Match what this rule's own launches led to, too."""
+    max_event_age: float | None = None
+    """Seconds: what happened longer ago is not acted upon."""
+    cooldown: float | None = None
+    """Seconds: how long the rule rests on a card after it fired on it."""
+    max_per_hour: int | None = None
+    """One more within the hour pauses the rule."""
+    while_running: str | None = None
+    """While a run of the card and agent has not ended: allow, skip or queue_one."""
+    queued_timeout: float | None = None
+    """Seconds: a run that no runner takes for so long is lost."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what was said, as the API takes it."""
+        options = {
+            "consume_label": self.consume_label, "recheck": self.recheck, "self_trigger": self.self_trigger,
+            "max_event_age_seconds": self.max_event_age, "cooldown_seconds": self.cooldown,
+            "max_per_hour": self.max_per_hour, "while_running": self.while_running,
+            "queued_timeout_seconds": self.queued_timeout,
+        }  # fmt: skip
+        return {option: value for option, value in options.items() if value not in (None, False)}
 
 
 @app.command(name="list")
@@ -40,35 +137,9 @@ def list_(*, limit: Limit = None, json: Json = False) -> int:
 def create(
     name: str | None = None,
     *,
-    kind: Annotated[_Values, _term("--kind", "Kind of event, like card.moved or run.failed.")] = None,
-    board: Annotated[_Values, _term("--board", "Key of the card's board.")] = None,
-    from_state: Annotated[_Values, _term("--from-state", "A move's start.")] = None,
-    to_state: Annotated[_Values, _term("--to-state", "A move's end.")] = None,
-    state: Annotated[_Values, _term("--state", "The state that the card is in.")] = None,
-    label_all: Annotated[_Values, _term("--label-all", "A label that must be on the card.")] = None,
-    label_any: Annotated[_Values, _term("--label-any", "One of these must be on it.")] = None,
-    label_none: Annotated[_Values, _term("--label-none", "A label that must not be on it.")] = None,
-    label_added: Annotated[_Values, _term("--label-added", "A label that was just put on.")] = None,
-    actor: Annotated[_Values, _term("--actor", "Who did it: members, agents, or a handle.")] = None,
-    agent: Annotated[_Values, _term("--agent", "Whose run it is, for run.* events.")] = None,
-    field: Annotated[_Values, _term("--field", "NAME=VALUE: a field of the card; JSON is JSON.")] = None,
-    change: Annotated[_Values, _term("--change", "What became of a rule, for rule.changed.")] = None,
-    min_trust: str | None = None,
-    launch: str | None = None,
-    promote: str | None = None,
-    webhook: str | None = None,
-    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    runner_label: Annotated[
-        _Values, _term("--runner-label", "A label that the run's runner must have.")
-    ] = None,
-    consume_label: Annotated[bool, _Flag] = False,
-    recheck: Annotated[bool, _Flag] = False,
-    self_trigger: Annotated[bool, _Flag] = False,
-    max_event_age: float | None = None,
-    cooldown: float | None = None,
-    max_per_hour: int | None = None,
-    while_running: str | None = None,
-    queued_timeout: float | None = None,
+    when: Annotated[_When, _Among] = _When(),
+    do: Annotated[_Do, _Among] = _Do(),
+    options: Annotated[_Options, _Among] = _Options(),
     disabled: Annotated[bool, _Flag] = False,
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json: Json = False,
@@ -79,65 +150,23 @@ def create(
     ----------
     name
         What it is called.
-    min_trust
-        How far what happened must be trusted: stranger, forge, agent or member; agent by default.
-    launch
-        The agent to launch.
-    promote
-        The agent to pin the card to, instead of a launch.
-    webhook
-        The address to send the event to, signed, instead of a launch. The secret is shown once.
-    prompt
-        What the agent is told, with names like {{card.title}}; the card's title and body by default; - reads stdin.
-    consume_label
-        The launch takes the labels of --label-all off the card, and so happens once.
-    recheck
-        The card must still match when the launch is carried out.
-    self_trigger
-        Match what this rule's own launches led to, too.
-    max_event_age
-        Seconds: what happened longer ago is not acted upon.
-    cooldown
-        Seconds: how long the rule rests on a card after it fired on it.
-    max_per_hour
-        One more within the hour pauses the rule.
-    while_running
-        While a run of the card and agent has not ended: allow, skip or queue_one.
-    queued_timeout
-        Seconds: a run that no runner takes for so long is lost.
     disabled
         Make it switched off.
     file
         A file with the whole rule as JSON, as the API takes it; - reads stdin. Flags are laid over it.
     """
-    terms: dict[str, Any] = {
-        "kinds": kind, "boards": board, "from_states": from_state, "to_states": to_state, "states": state,
-        "labels_all": label_all, "labels_any": label_any, "labels_none": label_none, "labels_added": label_added,
-        "actors": actor, "agents": agent, "changes": change, "min_trust": min_trust,
-        "fields": named_values("--field", field or ()),
-    }  # fmt: skip
-    options = {
-        "consume_label": consume_label, "recheck": recheck, "self_trigger": self_trigger,
-        "max_event_age_seconds": max_event_age, "cooldown_seconds": cooldown, "max_per_hour": max_per_hour,
-        "while_running": while_running, "queued_timeout_seconds": queued_timeout,
-    }  # fmt: skip
-    if file == "-" and prompt == "-":
+    terms = when.as_json()
+    if file == "-" and do.prompt == "-":
         raise CliError("--file - and --prompt - cannot both read stdin", code=ExitCode.USAGE)
     body = _read(file) if file is not None else {}
     if name is not None:
         body["name"] = name
     if disabled:
         body["enabled"] = False
-    _over(body, "when", {term: values for term, values in terms.items() if values})
-    _over(body, "options", {option: value for option, value in options.items() if value not in (None, False)})
-    told = None if prompt is None else body_text(prompt)
-    launched = {"agent": launch, "prompt": told, "runner_labels": runner_label}
-    if given := {part: value for part, value in launched.items() if value is not None}:
-        _over(body.setdefault("do", {}), "launch", given)
-    if promote is not None:
-        _over(body.setdefault("do", {}), "promote", {"agent": promote})
-    if webhook is not None:
-        _over(body.setdefault("do", {}), "webhook", {"url": webhook})
+    _over(body, "when", terms)
+    _over(body, "options", options.as_json())
+    for action, said in do.as_json().items():
+        _over(body.setdefault("do", {}), action, said)
     written = Client.here().post("rules", body)
     for remark in written["remarks"]:
         say(f"{remark['pointer']}: {remark['detail']}")

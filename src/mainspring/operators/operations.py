@@ -152,7 +152,7 @@ def step_of(operation_id: UUID, step: int, *, delay_seconds: float = 0.0) -> New
 
 
 def register(spine: ServerSpine, runs: RunDesk) -> None:
-    """Tell the engine how operations are carried on; `wiring.py` calls it once."""
+    """Tell the engine how operations are carried on; `build.py` calls it once."""
     spine.register_executor(Transactional(kind=KIND, run=Stepper(spine, runs)))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mainspring.boards.model import fold
 from mainspring.spine.events import Trust
-from mainspring.triggers import hooks, prompts, sense
+from mainspring.triggers import prompts, sense
 from mainspring.triggers.findings import Findings, meant
 from mainspring.triggers.model import (
     OPTIONS,
@@ -35,6 +35,7 @@ from mainspring.triggers.terms import (
     Terms,
     is_custom,
 )
+from mainspring.triggers.webhooks import model as webhooks
 
 NAME_LENGTH_MAX: Final = 200
 VALUES_MAX: Final = 64
@@ -272,8 +273,8 @@ def _runner_labels(found: Findings, given: Any) -> frozenset[str]:
 
 def _url(found: Findings, pointer: str, value: Any) -> str:
     before = len(found.errors)
-    url = _line(found, pointer, value, length_max=hooks.URL_LENGTH_MAX)
-    if len(found.errors) == before and isinstance(wrong := hooks.place_of(url), str):
+    url = _line(found, pointer, value, length_max=webhooks.URL_LENGTH_MAX)
+    if len(found.errors) == before and isinstance(wrong := webhooks.place_of(url), str):
         found.add(pointer, wrong)
     return url
 

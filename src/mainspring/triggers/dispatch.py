@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from mainspring.rooms import ServerSpine
 from mainspring.spine.effects import NewEffect, Owed
 from mainspring.spine.events import Event, Trust
 from mainspring.spine.ports import NotOwed, Owes, Verdict
+from mainspring.sweeps import Sweep
 from mainspring.triggers.launch import LAUNCH
 from mainspring.triggers.matcher import trusted
 from mainspring.triggers.model import DEPTH_MAX
@@ -36,6 +36,7 @@ TRUSTED: Final = tuple(str(one) for one in Trust if trusted(one, MIN_TRUST))
 SWEEP: Final = "dispatch sweep"
 SWEEP_SECONDS: Final = 30.0
 _SWEEP_BATCH: Final = 200
+_NET: Final = Sweep(loop=SWEEP, log=log, told=f"{SWEEP}: of tenant %s")
 
 
 class Dispatch:
@@ -82,21 +83,12 @@ async def dispatch_sweep(spine: ServerSpine, db: Database, *, horizon_seconds: f
         horizon_seconds: how old an eligibility may be; shorter than finished effects are kept, since the row of a launch
             that was done, or dropped by an operator, is what says that it was owed.
     """
-    repaired, failed = 0, set[UUID]()
-    while True:
+
+    async def missed(but: Sequence[UUID]) -> Sequence[Record]:
         async with db.system(SWEEP) as scope:
-            missed = await scope.fetch(
-                _UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH, TRUSTED, list(failed)
-            )
-        for tenant, rows in groupby(missed, key=itemgetter("tenant_id")):
-            try:
-                repaired += await _owe_missed(spine, tenant, list(rows))
-            except Exception as error:  # noqa: BLE001 - counted and logged; the next round tries this tenant again
-                telemetry.loop_failures.labels(SWEEP, type(error).__name__).inc()
-                log.warning("%s: of tenant %s: %s: %s", SWEEP, tenant, type(error).__name__, error)
-                failed.add(tenant)
-        if len(missed) < _SWEEP_BATCH:
-            return repaired
+            return await scope.fetch(_UNDISPATCHED, DEPTH_MAX, horizon_seconds, _SWEEP_BATCH, TRUSTED, but)
+
+    return await _NET.over_tenants(missed, partial(_owe_missed, spine), batch=_SWEEP_BATCH)
 
 
 async def _owe_missed(spine: ServerSpine, tenant: UUID, missed: Sequence[Record]) -> int:

@@ -1,7 +1,8 @@
 """What events owe because of rules: a launch, promotion or webhook for each rule that matches; and how all of this room is done.
 
 The obligation takes events from the drain and leaves rows; the executors (`launch.py`, `promote.py`) take a claimed row and leave it
-done and settled in one transaction: if one dies, none of it happened, and the next claim does it. What pins owe is in `dispatch.py`.
+done and settled in one transaction: if one dies, none of it happened, and the next claim does it. What goes out into the world is in
+`webhooks/`, what pins owe in `dispatch.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from mainspring.spine.effects import NewEffect
 from mainspring.spine.events import Event
 from mainspring.spine.executors import External, Transactional
 from mainspring.spine.ports import NotOwed, Owes, Verdict
-from mainspring.triggers import dispatch, limits, stray, webhook
+from mainspring.triggers import dispatch, limits, stray
 from mainspring.triggers.launch import LAUNCH, LAUNCHES_PER_HOUR_MAX, Launcher
 from mainspring.triggers.matcher import RuleIndex, card_of, facts_of
 from mainspring.triggers.model import DEPTH_MAX, Cards, RuleVersion, Runs, Webhook
-from mainspring.triggers.outbound import Outbound
 from mainspring.triggers.promote import PROMOTE, Promoter
 from mainspring.triggers.terms import carried_by
 from mainspring.triggers.verbs import SQL, version_of
+from mainspring.triggers.webhooks import effects as webhooks
+from mainspring.triggers.webhooks.outbound import Outbound
 
 _VERSIONS_FOR = SQL["versions_for"]
 
@@ -124,7 +126,7 @@ def _lows(events: Sequence[Event]) -> dict[UUID, int]:
 
 def _owed_by(event: Event, version: RuleVersion) -> NewEffect:
     if isinstance(version.action, Webhook):
-        return webhook.owed_by(event, version)
+        return webhooks.owed_by(event, version)
     card = card_of(event)
     return NewEffect(
         version.action.kind,
@@ -149,7 +151,7 @@ def register(
     launches_per_hour_max: int = LAUNCHES_PER_HOUR_MAX,
     webhook_allow_private: bool = False,
 ) -> None:
-    """Tell the engine what rules and pins owe and how it is done; `wiring.py` calls it once.
+    """Tell the engine what rules and pins owe and how it is done; `build.py` calls it once.
 
     Args:
         launches_per_hour_max: how often one agent may be launched within an hour, whatever launches it.
@@ -160,8 +162,8 @@ def register(
     spine.register_obligation(dispatch.Dispatch())
     spine.register_executor(Transactional(kind=LAUNCH, run=launcher))
     spine.register_executor(Transactional(kind=PROMOTE, run=Promoter(spine.store, cards, runs)))
-    caller = webhook.Caller(spine, cards, Outbound(allow_private=webhook_allow_private))
-    spine.register_executor(External(kind=webhook.WEBHOOK, run=caller))
+    caller = webhooks.Caller(spine, cards, Outbound(allow_private=webhook_allow_private))
+    spine.register_executor(External(kind=webhooks.WEBHOOK, run=caller))
     horizon_seconds = spine.settings.done_days * _DAY_SECONDS * 6 / 7
 
     async def sweep() -> bool:

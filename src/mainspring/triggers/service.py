@@ -16,9 +16,10 @@ from mainspring.db import Database, Scope, unique_violation
 from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx, VersionConflict
 from mainspring.spine.errors import BadData
-from mainspring.triggers import checks, rehearsal, sense, verbs, webhook
+from mainspring.triggers import checks, rehearsal, sense, verbs
 from mainspring.triggers.model import Definition, Remark, Rule, RuleVersion, Webhook
 from mainspring.triggers.rehearsal import Rehearsal
+from mainspring.triggers.webhooks import verbs as webhooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class RuleService:
 async def _keep_secret(tx: Tx, rule: Rule) -> str | None:
     """Return the secret that a rule is given when it first calls a webhook, and None ever after."""
     calls = isinstance(rule.definition.action, Webhook)
-    return await webhook.keep_secret(tx, rule.id) if calls else None
+    return await webhooks.keep_secret(tx, rule.id) if calls else None
 
 
 def _as_if(definition: Definition, rule_id: UUID, version: int) -> RuleVersion:

@@ -8,10 +8,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mainspring.triggers import hooks, outbound
-from mainspring.triggers.hooks import Answered, Message, NotAllowed, NotSent, Place, Reply, Unanswered
-from mainspring.triggers.outbound import SAID_SHOWN_MAX, Outbound, Resolver
-from tests.triggers.hook_server import (
+from mainspring.triggers.webhooks import model, outbound
+from mainspring.triggers.webhooks.model import (
+    Answered,
+    Message,
+    NotAllowed,
+    NotSent,
+    Place,
+    Reply,
+    Unanswered,
+)
+from mainspring.triggers.webhooks.outbound import SAID_SHOWN_MAX, Outbound, Resolver
+from tests.triggers.webhooks.hook_server import (
     HookServer,
     Writing,
     endless,
@@ -35,9 +43,9 @@ async def server() -> AsyncIterator[HookServer]:
 
 
 def message(url: str, body: bytes = b"{}") -> Message:
-    place = hooks.place_of(url)
+    place = model.place_of(url)
     assert isinstance(place, Place)
-    return hooks.message_of(place, body, id_="msg_1", secret=SECRET, now=NOW)
+    return model.message_of(place, body, id_="msg_1", secret=SECRET, now=NOW)
 
 
 async def post(url: str, *, allow_private: bool = True, body: bytes = b"{}", **how: object) -> Reply:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import httpx
 
-from mainspring.triggers.hooks import (
+from mainspring.triggers.webhooks.model import (
     Address,
     Answered,
     Message,

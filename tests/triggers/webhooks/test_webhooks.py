@@ -19,12 +19,12 @@ from mainspring.spine.events import Cause
 from mainspring.spine.ports import ClaimRequest
 from mainspring.triggers import limits
 from mainspring.triggers.model import DEPTH_MAX
-from mainspring.triggers.outbound import Outbound
 from mainspring.triggers.service import Written
-from mainspring.triggers.webhook import Caller
+from mainspring.triggers.webhooks.effects import Caller
+from mainspring.triggers.webhooks.outbound import Outbound
 from tests.databases import connected
 from tests.triggers.conftest import House, another_engine
-from tests.triggers.hook_server import HookServer, hook_server, plain
+from tests.triggers.webhooks.hook_server import HookServer, hook_server, plain
 
 READY = {"kinds": ["card.moved"], "boards": ["OPS"], "to_states": ["doing"]}
 

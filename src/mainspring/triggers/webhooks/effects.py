@@ -7,26 +7,20 @@ receiver can tell. A host that does not answer is down for all rules that call i
 
 from __future__ import annotations
 
-import base64
-import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 from mainspring.rooms import ServerSpine, Tx
 from mainspring.spine.effects import Deferred, Effect, EffectKind, Failed, NewEffect, Outcome, Retry, Unknown
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
-from mainspring.triggers import acting, hooks, limits
+from mainspring.triggers import acting, limits
 from mainspring.triggers.acting import Stop
-from mainspring.triggers.hooks import SECRET_BYTES, Message
 from mainspring.triggers.model import Cards, RuleVersion, Webhook
-from mainspring.triggers.outbound import TIMEOUT_SECONDS, Outbound
-from mainspring.triggers.verbs import SQL
-
-_KEEP_SECRET = SQL["keep_secret"]
-_SIGNING = SQL["signing"]
+from mainspring.triggers.webhooks import verbs
+from mainspring.triggers.webhooks.model import Message, body_of, message_of, outcome_of, place_of
+from mainspring.triggers.webhooks.outbound import TIMEOUT_SECONDS, Outbound
 
 WEBHOOK: Final = EffectKind(name="webhook", lease_seconds=60)
 _ASK_AGAIN_SECONDS: Final = 5.0
@@ -37,7 +31,7 @@ assert WEBHOOK.lease_seconds > TIMEOUT_SECONDS
 def owed_by(event: Event, version: RuleVersion) -> NewEffect:
     """Return what a rule that calls a webhook owes for an event that it matches."""
     assert isinstance(version.action, Webhook)
-    place = hooks.place_of(version.action.url)
+    place = place_of(version.action.url)
     return NewEffect(
         WEBHOOK.name,
         key=f"{event.seq}:{version.rule_id}",
@@ -47,13 +41,6 @@ def owed_by(event: Event, version: RuleVersion) -> NewEffect:
         rule_id=version.rule_id,
         rule_version=version.version,
     )
-
-
-async def keep_secret(tx: Tx, rule_id: UUID) -> str | None:
-    """Give a rule its secret, and return it this once; None when it has one already."""
-    made = "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-    kept: str | None = await tx.handle.fetchval(_KEEP_SECRET, tx.tenant, rule_id, made)
-    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +78,7 @@ class Caller:
             return Deferred(f"{type(error).__name__}: {error}", after_seconds=_ASK_AGAIN_SECONDS)
         if isinstance(begun, Stop):
             return begun.outcome
-        return _said_by(
-            effect.target, hooks.outcome_of(await self._outbound.post(begun.message, now=begun.now))
-        )
+        return _said_by(effect.target, outcome_of(await self._outbound.post(begun.message, now=begun.now)))
 
     async def _begin(self, tx: Tx, effect: Effect) -> _Ready | Stop:
         begun = await acting.begin(self._spine.store, tx, effect)
@@ -104,18 +89,16 @@ class Caller:
             if isinstance(card, Stop):
                 return card
         assert isinstance(begun.rule.action, Webhook)
-        place = hooks.place_of(begun.rule.action.url)
+        place = place_of(begun.rule.action.url)
         if isinstance(place, str):
             return Stop(Failed(f"the rule's url {place}"))
-        row = await tx.handle.fetchrow(_SIGNING, tx.tenant, effect.rule_id)
-        if row is None:
+        signing = await verbs.read_signing(tx, effect.rule_id)
+        if signing is None:
             return Stop(Failed("the rule has no secret to sign with"))
         if (paused := await acting.keep_rate(tx, effect, begun)) is not None:
             return paused
         # committed before anything is sent: what may have been sent has counted, and its next attempt counts no more
         await limits.note_firing(tx, effect, agent_id=None, card_id=begun.card_id, options=begun.options)
-        body = hooks.body_of(begun.event, begun.rule)
-        message = hooks.message_of(
-            place, body, id_=effect.idempotency_key, secret=row["secret"], now=row["now"]
-        )
-        return _Ready(message, row["now"])
+        body = body_of(begun.event, begun.rule)
+        message = message_of(place, body, id_=effect.idempotency_key, secret=signing.secret, now=signing.now)
+        return _Ready(message, signing.now)

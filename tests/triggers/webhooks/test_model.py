@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from mainspring.spine.effects import TARGET_LENGTH_MAX, Deferred, Done, Failed, Outcome, Retry, Unknown
-from mainspring.triggers import hooks
-from mainspring.triggers.hooks import Answered, NotAllowed, NotSent, Place, Reply, Unanswered
+from mainspring.triggers.webhooks import model
+from mainspring.triggers.webhooks.model import Answered, NotAllowed, NotSent, Place, Reply, Unanswered
 from tests.triggers.values import event, rule
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # the example of the standard
     ],
 )
 def test_all_that_go_to_one_host_and_port_share_a_breaker(url: str, target: str):
-    place = hooks.place_of(url)
+    place = model.place_of(url)
     assert isinstance(place, Place)
     assert place.target == target
     assert len(place.target) <= TARGET_LENGTH_MAX
@@ -59,7 +59,7 @@ def test_all_that_go_to_one_host_and_port_share_a_breaker(url: str, target: str)
     ],
 )
 def test_what_nothing_can_be_sent_to_is_said_so(url: str, says: str):
-    wrong = hooks.place_of(url)
+    wrong = model.place_of(url)
     assert isinstance(wrong, str)
     assert says in wrong
 
@@ -67,7 +67,7 @@ def test_what_nothing_can_be_sent_to_is_said_so(url: str, says: str):
 @given(st.text(max_size=60))
 def test_any_text_is_a_place_or_a_reason(text: str):
     for url in (text, f"https://{text}", f"http://example.com{text}"):
-        place = hooks.place_of(url)
+        place = model.place_of(url)
         assert place if isinstance(place, str) else len(place.target) <= TARGET_LENGTH_MAX
 
 
@@ -82,22 +82,22 @@ def test_any_text_is_a_place_or_a_reason(text: str):
     ],
 )  # fmt: skip
 def test_what_is_not_of_the_public_internet_is_refused(address: str):
-    assert hooks.refusal_of(ipaddress.ip_address(address))
+    assert model.refusal_of(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize(
     "address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 )
 def test_what_is_public_is_not(address: str):
-    assert hooks.refusal_of(ipaddress.ip_address(address)) is None
+    assert model.refusal_of(ipaddress.ip_address(address)) is None
 
 
 @given(st.ip_addresses())
-def test_nothing_that_is_allowed_is_private(address: hooks.Address):
-    if hooks.refusal_of(address) is None:
+def test_nothing_that_is_allowed_is_private(address: model.Address):
+    if model.refusal_of(address) is None:
         inner = getattr(address, "ipv4_mapped", None) or address
         assert not (inner.is_private or inner.is_loopback or inner.is_link_local or inner.is_multicast) or (
-            address in hooks._NAT64
+            address in model._NAT64
         )
 
 
@@ -125,12 +125,12 @@ def test_nothing_that_is_allowed_is_private(address: hooks.Address):
     ],
 )
 def test_each_answer_has_an_outcome(reply: Reply, outcome: Outcome):
-    assert hooks.outcome_of(reply) == outcome
+    assert model.outcome_of(reply) == outcome
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed(status: int):
-    outcome = hooks.outcome_of(Answered(status=status))
+    outcome = model.outcome_of(Answered(status=status))
     assert isinstance(outcome, Failed)
     assert "redirects are not followed" in outcome.error
 
@@ -141,7 +141,7 @@ def test_a_redirect_is_not_followed(status: int):
         ("120", 120.0),
         (" 5 ", 5.0),
         ("0", 0.0),
-        ("99999999999999999999", hooks.RETRY_AFTER_SECONDS_MAX),
+        ("99999999999999999999", model.RETRY_AFTER_SECONDS_MAX),
         ("Tue, 01 Jan 2030 00:01:00 GMT", 60.0),
         ("Mon, 31 Dec 2029 00:00:00 GMT", 0.0),
         ("soon", None),
@@ -152,23 +152,23 @@ def test_a_redirect_is_not_followed(status: int):
     ],
 )
 def test_retry_after_is_read_in_both_its_forms(value: str | None, seconds: float | None):
-    assert hooks.retry_after_of(value, NOW) == seconds
+    assert model.retry_after_of(value, NOW) == seconds
 
 
 @given(st.text(max_size=40))
 def test_no_retry_after_breaks_anything(value: str):
-    seconds = hooks.retry_after_of(value, NOW)
-    assert seconds is None or 0 <= seconds <= hooks.RETRY_AFTER_SECONDS_MAX
+    seconds = model.retry_after_of(value, NOW)
+    assert seconds is None or 0 <= seconds <= model.RETRY_AFTER_SECONDS_MAX
 
 
 # what is sent -------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_verified_by_the_standards_own_library():
-    place = hooks.place_of("https://example.com/")
+    place = model.place_of("https://example.com/")
     assert isinstance(place, Place)
     now = datetime.now(UTC)
-    message = hooks.message_of(place, '{"ä":1}'.encode(), id_="msg_1", secret=SECRET, now=now)
+    message = model.message_of(place, '{"ä":1}'.encode(), id_="msg_1", secret=SECRET, now=now)
     assert Webhook(SECRET).verify(message.body, dict(message.headers)) == {"ä": 1}
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRET).verify(b"{}", dict(message.headers))
@@ -176,14 +176,14 @@ def test_a_message_is_verified_by_the_standards_own_library():
 
 def test_a_body_is_the_same_bytes_at_every_attempt():
     told, version = event(), rule()
-    assert hooks.body_of(told, version) == hooks.body_of(told, version)
+    assert model.body_of(told, version) == model.body_of(told, version)
 
 
 def test_the_moment_is_signed_and_the_id_is_the_same_at_every_attempt():
-    place = hooks.place_of("https://example.com/")
+    place = model.place_of("https://example.com/")
     assert isinstance(place, Place)
     first, second = (
-        hooks.message_of(place, b"{}", id_="msg_1", secret=SECRET, now=NOW + timedelta(seconds=n))
+        model.message_of(place, b"{}", id_="msg_1", secret=SECRET, now=NOW + timedelta(seconds=n))
         for n in (0, 60)
     )
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
