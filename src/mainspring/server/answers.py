@@ -244,7 +244,7 @@ class DeedOut(BaseModel):
     account_id: UUID | None
     token_id: UUID
     verb: str
-    subject: str = Field(description="What it was done to")
+    subject: str = Field(description="What it was done to; of many letters how many, and the first of them")
     asked: dict[str, Any] = Field(description="What was sent, without secrets")
     request_id: str
 
