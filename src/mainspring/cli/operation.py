@@ -105,6 +105,11 @@ def _get(client: Client, operation: str) -> dict[str, Any]:
 
 
 def _ended(operation: Mapping[str, Any]) -> str:
+    """Say what it has done; once it is over, whatever it has not decided on of what was meant, others have."""
     of = "" if operation["total"] is None else f" of {operation['total']}"
-    left = f", left alone {operation['skipped']}: somebody else had decided" if operation["skipped"] else ""
+    if operation["state"] == "done" and operation["total"] is not None:
+        others = max(operation["skipped"], operation["total"] - operation["done"])
+    else:
+        others = operation["skipped"]
+    left = f", left alone {others}: somebody else had decided" if others else ""
     return f"{operation['verb']}ed {operation['done']}{of}{left}; operation {operation['id']} is {operation['state']}"

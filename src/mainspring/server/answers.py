@@ -218,8 +218,10 @@ class OperationOut(BaseModel):
     total: int | None = Field(
         description="How many were meant when it began; null when they were not counted"
     )
-    done: int
-    skipped: int = Field(description="Met, and left alone: somebody else had decided")
+    done: int = Field(
+        description="Decided on by this operation alone; a letter that somebody else decided on before it was met counts nowhere"
+    )
+    skipped: int = Field(description="Met, and left alone: somebody else decided on it at that moment")
     by: str
     created_at: datetime
     ended_at: datetime | None
