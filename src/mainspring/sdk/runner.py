@@ -21,6 +21,7 @@ from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent, Handler
 from mainspring.sdk.introduction import introduced
 from mainspring.sdk.shift import Shift
+from mainspring.sdk.slots import Slots
 from mainspring.sdk.spool import Spool
 
 TIMEOUT_SECONDS = 3600.0
@@ -157,7 +158,8 @@ class Runner:
             profile = found.profile
             offered = ", ".join(f"{agent.handle} ×{agent.slots}" for agent in agents)
             _log.info("runner %s: %s at %s (from %s)", self.name, offered, profile.url, profile.source)
-            async with introduced(found, agents) as client:
+            slots = Slots([] if once else agents)  # a runner that does one run has use for one slot
+            async with introduced(found, agents, slots=slots) as client:
                 self._shift = Shift(
                     client,
                     self.name,
@@ -167,6 +169,7 @@ class Runner:
                     grace_seconds=self._grace_seconds,
                     patience_seconds=patience,
                     labels=self._labels,
+                    slots=slots,
                 )
                 await (self._shift.serve_once() if once else self._shift.serve())
 
