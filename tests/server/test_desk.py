@@ -87,6 +87,24 @@ async def test_a_letter_shows_what_it_was_to_do_and_every_attempt(haunted):
 
 async def test_causes_are_counted_without_what_differs(haunted):
     await failed(haunted, "no such file 'a.txt' (12 tries)")
+async def test_a_letter_names_its_rule_and_whom_it_launches_or_calls(haunted):
+    await failed(haunted)
+    await haunted.post(
+        "rules", {**RULE, "name": "tell", "do": {"webhook": {"url": "http://127.0.0.1:9/hook"}}}
+    )
+    await moved(haunted)
+    told = {}
+    for letter in (await haunted.get("desk"))["data"]:
+        shown = await haunted.get(f"desk/{letter['id']}")
+        assert (shown["rule"], shown["agent"]) == (letter["rule"], letter["agent"])
+        told[letter["kind"]] = (shown["rule"], shown["agent"], shown.get("target"))
+    assert told == {
+        "run": ("doing to echo", "echo", None),
+        "launch": ("letters", "scribe", ""),
+        "webhook": ("tell", None, "127.0.0.1:9"),
+    }
+
+
     await failed(haunted, "no such file 'b.txt' (3 tries)")
     groups = (await haunted.get("desk", group_by="cause"))["data"]
     assert [(one["count"], one["cause"], one["kinds"]) for one in groups] == [

@@ -92,7 +92,8 @@ def _uuid(text: str) -> UUID | None:
 class Letter:
     """A dead letter: an effect that gave up, or a run that failed or was lost (`kind` is "run" then).
 
-    `subject` is what a person knows it by: the card's key, else what its event was about, else its own key.
+    `subject` is what a person knows it by: the card's key, else what its event was about, else its own key. `rule` is the name of
+    the rule that owed it, `agent` the handle of whom it runs, launches or pins.
     """
 
     kind: str
@@ -105,6 +106,7 @@ class Letter:
     event_seq: int | None
     subject: str
     agent: str | None = None
+    rule: str | None = None
     paused: bool = False
 
     @property
@@ -131,6 +133,7 @@ class Letter:
             "since": self.since.isoformat(),
             "event_seq": self.event_seq,
             "agent": self.agent,
+            "rule": self.rule,
         }
 
 

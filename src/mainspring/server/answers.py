@@ -96,7 +96,8 @@ class LetterOut(BaseModel):
     attempts: int
     since: datetime
     event_seq: int | None
-    agent: str | None
+    rule: str | None = Field(description="The name of the rule that owed it")
+    agent: str | None = Field(description="The handle of the agent that it runs, launches or pins")
 
 
 class LetterAttempt(BaseModel):
@@ -117,7 +118,7 @@ class WholeLetter(LetterOut):
 
     key: str | None = None
     payload: dict[str, Any] | None = None
-    target: str | None = None
+    target: str | None = Field(default=None, description="What it depends on: a webhook's host and port")
     epoch: int | None = None
     crashes: int | None = None
     deferrals: int | None = None

@@ -79,13 +79,14 @@ select (select count(*) from mainspring.effects e
 -- name: letters_by_id
 -- Effects and runs of these ids, dead or not: what was asked for and is not dead is said to be so.
 select e.kind, e.id, e.state, e.outcome, e.error, coalesce(e.settled_at, e.created_at) as since, e.attempts, e.event_seq,
-       coalesce(v.data -> 'card' ->> 'key', nullif(v.subject, ''), e.key) as subject, null::text as agent, false as paused
+       coalesce(v.data -> 'card' ->> 'key', nullif(v.subject, ''), e.key) as subject, u.name as rule,
+       case when e.kind in ('launch', 'promote') then coalesce(e.payload ->> 'agent', a.handle) end as agent, false as paused
   from mainspring.effects e
   left join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
  where e.tenant_id = $1 and e.id = any($2::uuid[])
 union all
 select 'run', r.id, r.state, r.outcome, r.error, coalesce(r.ended_at, r.created_at), r.attempts, r.event_seq,
-       coalesce(r.card_key, a.handle), a.handle, g.paused
+       coalesce(r.card_key, a.handle), u.name, a.handle, g.paused
   from mainspring.runs r
   join mainspring.accounts a on a.tenant_id = r.tenant_id and a.id = r.agent_id
   join mainspring.agents g on g.tenant_id = r.tenant_id and g.id = r.agent_id
@@ -104,6 +105,9 @@ select kind, outcome, error, count(*) as count, min(since) as oldest, max(since)
   ) letters
  where ($2::text is null or kind = $2)
  group by kind, outcome, error
+  left join mainspring.rules u on u.tenant_id = e.tenant_id and u.id = e.rule_id
+  left join mainspring.accounts a
+    on a.tenant_id = e.tenant_id and a.id = case e.kind when 'launch' then (e.payload ->> 'agent_id')::uuid end
  order by count(*) desc, kind, outcome, error
  limit $3;
 
@@ -111,6 +115,7 @@ select kind, outcome, error, count(*) as count, min(since) as oldest, max(since)
 -- What effects were to do, whole.
 select e.id, e.key, e.payload, e.rule_id, e.rule_version, e.epoch, e.crashes, e.deferrals, e.target
   from mainspring.effects e
+  left join mainspring.rules u on u.tenant_id = r.tenant_id and u.id = r.rule_id
  where e.tenant_id = $1 and e.id = any($2::uuid[]);
 
 -- name: run_bodies
