@@ -21,7 +21,7 @@ app = App(name="operation", help="Long decisions on dead letters: how far they a
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.05, 1.0
 _Id = Annotated[str, Parameter(help="The operation's id, as `operation list` shows it.")]
-_COLUMNS = ("id", "verb", "state", "done", "total", "kind", "cause", "by", "created_at")
+_COLUMNS = ("id", "verb", "state", "done", "total", "kind", "cause", "rule", "agent", "by", "created_at")
 
 
 @app.command(name="list")

@@ -50,17 +50,37 @@ class DeskService:
 
     # reading ------------------------------------------------------------------------------------------------
 
-    async def letters(
-        self, tenant: UUID, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
-    ) -> list[Letter]:
-        """Return dead letters behind `after` (since, id), the latest first."""
+    async def described(
+        self,
+        tenant: UUID,
+        *,
+        kind: str | None = None,
+        cause: str | None = None,
+        rule: str | None = None,
+        agent: str | None = None,
+    ) -> Described:
+        """Return a description in which the rule and the agent, by name or id, are known. Raises NotFound for one that is not."""
+        if rule is None and agent is None:
+            return Described(kind=kind, cause=cause)
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            return await letters.latest(scope, tenant, kind=kind, after=after, limit=limit)
+            return Described(
+                kind=kind,
+                cause=cause,
+                rule=None if rule is None else await letters.whose_rule(scope, tenant, rule),
+                agent=None if agent is None else await letters.whose_agent(scope, tenant, agent),
+            )
 
-    async def groups(self, tenant: UUID, *, kind: str | None) -> tuple[list[dict[str, Any]], int]:
-        """Return dead letters by cause, the most frequent first, and how many more there are that no group counts."""
+    async def letters(
+        self, tenant: UUID, asked: Described, *, after: tuple[datetime, UUID] | None, limit: int
+    ) -> list[Letter]:
+        """Return those that are meant, whatever their cause, behind `after` (since, id), the latest first."""
         async with self._db.tenant(tenant, purpose="desk") as scope:
-            found, uncounted = await letters.heaps(scope, tenant, kind)
+            return await letters.latest(scope, tenant, asked, after=after, limit=limit)
+
+    async def groups(self, tenant: UUID, asked: Described) -> tuple[list[dict[str, Any]], int]:
+        """Return those that are meant by cause, the most frequent first, and how many more there are that no group counts."""
+        async with self._db.tenant(tenant, purpose="desk") as scope:
+            found, uncounted = await letters.heaps(scope, tenant, asked)
         return grouped(found), uncounted
 
     async def show(self, tenant: UUID, letter_id: UUID) -> dict[str, Any]:

@@ -212,6 +212,8 @@ class OperationOut(BaseModel):
     verb: Literal["replay", "discard"]
     kind: str | None
     cause: str | None
+    rule: str | None
+    agent: str | None
     new_key: bool | None
     reason: str | None
     rate_per_second: float | None
