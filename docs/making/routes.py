@@ -127,8 +127,8 @@ A server describes itself: `/docs` for people, `/api/v1/openapi.json` for progra
   the body; a version that is not the present one answers 412 with `current`.
 - **Pages.** Lists take `limit` ({LIMIT_DEFAULT} by default, {LIMIT_MAX} at most unless said otherwise) and `after`, and answer `{{"data": [...], "next": ...}}`. `next` is
   null at the end; what is in it is the server's business.
-- **Limits.** A body is at most 1 MiB of JSON. Text with NUL or half a character is refused. A query parameter that a route does not know is
-  refused, not ignored.
+- **Limits.** A body is at most 1 MiB of JSON. Text with NUL or half a character is refused, and so is an object in which a member stands twice. A query
+  parameter that a route does not know, or that is given twice where one counts, is refused, not ignored.
 - **Errors** are problem documents (RFC 9457): `type`, `title`, `status`, `code`, `detail`, `retryable`, `request_id`, and `errors[]` with a
   JSON pointer for each field at fault. `type` is a path on the server itself that says what the code means.
 

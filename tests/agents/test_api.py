@@ -117,6 +117,17 @@ async def test_who_may_do_what(api):
     assert (await api.holding("x" * 5000).get("/agents")).status_code == 401
 
 
+async def test_a_claim_tells_how_many_slots_the_agents_have_that_it_asks_for(api):
+    for handle, slots in (("coder", 2), ("tester", 3)):
+        await api.post("/agents", {"handle": handle, "slots": slots})
+    runner = await api.token(kind="runner", agents=["coder", "tester"])
+    ask = {"runner": "r", "incarnation": str(new_id()), "slots": [0]}
+    told = await runner.post("/runner/claim", {**ask, "agents": ["coder"]}, wait=0)
+    assert told.json() == {"run": None, "drain": False, "slots": {"coder": 2}}
+    told = await runner.post("/runner/claim", ask, wait=0)
+    assert told.json()["slots"] == {"coder": 2, "tester": 3}
+
+
 async def test_a_tokens_secret_is_shown_once_and_revoked_for_good(api):
     made = (await api.post("/tokens", {"kind": "user", "account": "Vera"})).json()
     token, secret = made["token"], made["secret"]

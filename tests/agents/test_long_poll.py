@@ -52,7 +52,7 @@ async def test_a_closing_server_answers_empty(served, place):
         polling = asyncio.create_task(client.post("/api/v1/runner/claim", json=body, params={"wait": 30}))
         await until(place, 1)
         served.close()
-        assert (await polling).json() == {"run": None, "drain": False}
+        assert (await polling).json() == {"run": None, "drain": False, "slots": {}}
 
 
 async def test_a_resumed_agents_waiting_runner_is_woken_by_the_commit_and_not_by_the_tick(

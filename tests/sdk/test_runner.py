@@ -614,6 +614,54 @@ async def test_a_persons_token_makes_the_agents_that_are_missing_and_a_token_for
     assert [asked.path for asked in wire.of("revoke")] == ["/tokens/t1/revoke"]
 
 
+# More slots than are of use -----------------------------------------------------------------------------------
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of slots."""
+    return [text for one in caplog.records if "slots for it" in (text := one.getMessage())]
+
+
+async def test_a_runner_with_more_slots_than_its_agent_has_says_so_once(
+    runner: Runner, wire: WireServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.always("claim", Says(body={"run": None, "drain": False, "slots": {"coder": 2, "tester": 3}}))
+    runner.command("coder", ["true"], slots=5)
+    runner.command("tester", ["true"], slots=3)
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "claim", 4)
+    [said] = warned(caplog)
+    assert said.startswith(
+        "agent coder: this runner has 5 slots for it, and no more than 2 of its runs go on at once"
+    )
+    assert said.endswith("mainspring agent edit coder --slots 5")
+    assert {asked.path for asked in wire.asked} == {"/whoami", "/runner/claim", "/runner/leave"}
+
+
+async def test_a_person_who_starts_a_runner_is_told_of_slots_before_it_claims_and_not_again(
+    runner: Runner, wire: WireServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    makes_tokens(wire)
+    wire.always("coder", Says(body={"handle": "coder", "slots": 1}))
+    wire.always("claim", Says(body={"run": None, "drain": True, "slots": {"coder": 1}}))
+    runner.command("coder", ["true"], slots=2)
+    await runner.serve()
+    assert len(warned(caplog)) == 1
+
+
+async def test_a_runner_that_does_one_run_or_is_told_of_no_slots_says_nothing_of_them(
+    runner: Runner, wire: WireServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    makes_tokens(wire)
+    runner.command("coder", ["true"], slots=2)
+    wire.script("coder", Says(body={"handle": "coder", "slots": 1}))
+    wire.script("claim", Says(body={"run": None, "drain": False, "slots": {"coder": 1}}))
+    await runner.serve(once=True)
+    wire.script("claim", Says(body={"run": None, "drain": True}))
+    await runner.serve()
+    assert warned(caplog) == []
+
+
 def makes_tokens(wire: WireServer) -> None:
     """Whoever asks is an operator, and gets a token with a number each time."""
     wire.always("whoami", Says(body={"token_kind": "user", "handle": "ada", "role": "operator"}))

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from mainspring import faultpoints
-from mainspring.server.audited import is_audited, without_secrets
+from mainspring.server.audited import is_audited, letters_told, without_secrets
 from tests.server.conftest import BOARD, RULE
 
 
@@ -70,6 +70,25 @@ async def test_an_operation_is_noted_when_it_begins(board):
     [begun] = await deeds(board, verb="desk.replay")
     assert (begun["subject"], begun["asked"]["body"]) == (started.json()["id"], {"all": True})
     assert begun["request_id"] == started.headers["x-request-id"]
+
+
+async def test_what_is_decided_by_ids_is_noted_with_how_many_letters_and_the_first_of_them(board):
+    ids = []
+    for n in range(4):
+        card = await board.post("cards", {"board": "OPS", "title": str(n)})
+        await board.post(f"cards/{card['key']}/move", {"state": "doing"})
+        await board.settle()
+        ids.append((await (await board.runner("echo")).work("failed", error="x"))["id"])
+    await board.post("desk/replay", {"ids": ids[:1]})
+    await board.post("desk/discard", {"ids": ids, "reason": "one of them is queued again"})
+    by_age = ids[1:]
+    [given_up] = await deeds(board, verb="desk.discard")
+    [replayed] = await deeds(board, verb="desk.replay")
+    assert replayed["subject"] == f"1 letter: run {ids[0]}"
+    assert given_up["subject"] == "3 letters: " + ", ".join(f"run {one}" for one in by_age)
+    more = [{"kind": "launch", "id": str(n), "subject": ""} for n in range(5)]
+    assert letters_told(more) == "5 letters: launch 0, launch 1, launch 2 and 2 more"
+    assert letters_told([]) == "0 letters"
 
 
 async def test_a_fault_and_a_long_body_are_noted_and_the_body_is_not_kept(board):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from mainspring import faultpoints
 from mainspring.ids import new_id
 from mainspring.operators.model import Described, Heap, grouped
+from mainspring.operators.operations import step_of
 from mainspring.spine.desk import cause_of, plan
-from mainspring.spine.effects import EffectRow, EffectState
-from tests.server.conftest import RULE
+from mainspring.spine.effects import EffectRow, EffectState, NewEffect
+from tests.server.conftest import RULE, people
 
 NAMELESS = {
     **RULE,
@@ -85,6 +87,24 @@ async def test_a_letter_shows_what_it_was_to_do_and_every_attempt(haunted):
     assert [one["outcome"] for one in shown["history"]] == ["failed"]
 
 
+async def test_a_letter_names_its_rule_and_whom_it_launches_or_calls(haunted):
+    await failed(haunted)
+    await haunted.post(
+        "rules", {**RULE, "name": "tell", "do": {"webhook": {"url": "http://127.0.0.1:9/hook"}}}
+    )
+    await moved(haunted)
+    told = {}
+    for letter in (await haunted.get("desk"))["data"]:
+        shown = await haunted.get(f"desk/{letter['id']}")
+        assert (shown["rule"], shown["agent"]) == (letter["rule"], letter["agent"])
+        told[letter["kind"]] = (shown["rule"], shown["agent"], shown.get("target"))
+    assert told == {
+        "run": ("doing to echo", "echo", None),
+        "launch": ("letters", "scribe", ""),
+        "webhook": ("tell", None, "127.0.0.1:9"),
+    }
+
+
 async def test_causes_are_counted_without_what_differs(haunted):
     await failed(haunted, "no such file 'a.txt' (12 tries)")
     await failed(haunted, "no such file 'b.txt' (3 tries)")
@@ -131,6 +151,105 @@ async def test_a_cause_that_no_letter_has_is_refused_and_a_letters_own_error_nam
     assert run["id"] in [one["id"] for one in planned["eligible"]]
 
 
+async def of_two_rules(haunted):
+    """Two letters of either rule and agent; return (kind, id) by whom they are of. A pin owed one of scribe's, and no rule."""
+    _, run = await failed(haunted)
+    card = await moved(haunted)
+    # whom a pin launches stands in its effect by id alone
+    scribe = (await haunted.get("agents/scribe"))["id"]
+    payload = {"card_id": str(new_id()), "agent_id": scribe, "eligible_version": 1}
+    async with haunted.services.spine.open(haunted.tenant) as tx:
+        await tx.owe(NewEffect("launch", key="dispatch:x:1", payload=payload, event_seq=10**6))
+    await haunted.settle()
+    found = (await haunted.get("desk"))["data"]
+    by_rule = {one["id"]: one for one in (await haunted.get("desk", rule="letters"))["data"]}
+    assert {(one["kind"], one["rule"], one["agent"]) for one in by_rule.values()} == {
+        ("launch", "letters", "scribe")
+    }
+    pinned = [one for one in found if one["kind"] == "launch" and one["id"] not in by_rule]
+    assert [(one["rule"], one["agent"]) for one in pinned] == [(None, "scribe")]
+    return {"run": {run["id"]}, "letters": set(by_rule), "pin": {pinned[0]["id"]}, "card": card}
+
+
+@pytest.mark.slow
+async def test_the_desk_is_told_apart_by_rule_and_by_agent_wherever_it_is_read(haunted):
+    one = await of_two_rules(haunted)
+    assert [len(one[name]) for name in ("run", "letters", "pin")] == [1, 2, 1]
+    rules = {rule["name"]: rule["id"] for rule in (await haunted.get("rules"))["data"]}
+    agents = {name: (await haunted.get(f"agents/{name}"))["id"] for name in ("echo", "scribe")}
+    for asked, meant in (
+        ({"rule": "doing to echo"}, one["run"]),
+        ({"rule": " Letters "}, one["letters"]),
+        ({"rule": rules["letters"]}, one["letters"]),
+        ({"agent": "echo"}, one["run"]),
+        ({"agent": "Scribe"}, one["letters"] | one["pin"]),
+        ({"agent": agents["scribe"]}, one["letters"] | one["pin"]),
+        ({"agent": "scribe", "rule": "letters"}, one["letters"]),
+        ({"agent": "echo", "rule": "letters"}, set()),
+        ({"agent": "scribe", "kind": "launch"}, one["letters"] | one["pin"]),
+        ({"agent": "scribe", "kind": "run"}, set()),
+        ({"rule": "doing to echo", "kind": "run"}, one["run"]),
+        ({"rule": "letters", "kind": "launch"}, one["letters"]),
+        ({"rule": "letters", "kind": "run"}, set()),
+    ):
+        listed = (await haunted.get("desk", **asked))["data"]
+        groups = (await haunted.get("desk", group_by="cause", **asked))["data"]
+        planned = await haunted.post("desk/plan", asked)
+        exported = (await haunted.call("GET", "desk/export", params=asked)).text.splitlines()
+        assert {each["id"] for each in listed} == meant, asked
+        assert sum(group["count"] for group in groups) == len(meant), asked
+        assert {each["id"] for each in planned["eligible"]} == meant, asked
+        assert planned["total"] == len(meant), asked
+        assert {json.loads(line)["id"] for line in exported} == meant, asked
+
+
+async def test_an_operation_keeps_to_the_rule_or_the_agent_that_it_was_begun_for(haunted):
+    one = await of_two_rules(haunted)
+    [cause] = (await haunted.get("desk", group_by="cause", rule="letters"))["data"]
+    given_up = await accepted(
+        haunted, "desk/discard", {"rule": "LETTERS", "cause": cause["cause"], "reason": "no letters any more"}
+    )
+    assert (given_up["rule"], given_up["agent"], given_up["total"]) == ("letters", None, 2)
+    await haunted.settle()
+    left = {each["id"] for each in (await haunted.get("desk"))["data"]}
+    assert left == one["run"] | one["pin"]
+    replayed = await accepted(haunted, "desk/replay", {"agent": "echo", "rate_per_second": 1})
+    await haunted.settle()
+    assert {each["id"] for each in (await haunted.get("desk"))["data"]} == one["pin"]
+    done = await haunted.get(f"operations/{replayed['id']}")
+    assert (done["state"], done["rule"], done["agent"], done["done"]) == ("running", None, "echo", 1)
+    assert [each["done"] for each in (await haunted.get("operations"))["data"]] == [1, 2]
+
+
+async def test_a_rule_and_an_agent_that_are_not_there_are_not_found_and_a_deleted_rules_letters_are(
+    haunted, services
+):
+    one = await of_two_rules(haunted)
+    elsewhere, actors, _ = await people(services)
+    await services.agents.create(actors["operator"], handle="stranger")
+    assert elsewhere != haunted.tenant
+    for asked in ({"rule": "lettres"}, {"rule": str(new_id())}, {"agent": "stranger"}, {"agent": "operator"}):
+        for answer in (
+            await haunted.call("GET", "desk", params=asked),
+            await haunted.call("GET", "desk", params={**asked, "group_by": "cause"}),
+            await haunted.call("GET", "desk/export", params=asked),
+            await haunted.call("POST", "desk/plan", json=asked),
+            await haunted.call("POST", "desk/replay", json=asked),
+            await haunted.call("POST", "desk/discard", json={**asked, "reason": "x"}),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
+            assert next(iter(asked.values())) in answer.json()["detail"]
+    assert (await haunted.get("operations"))["data"] == []
+    assert (await haunted.call("DELETE", "rules/letters")).status_code == 204
+    assert {each["id"] for each in (await haunted.get("desk", rule="letters"))["data"]} == one["letters"]
+
+
+def test_a_step_of_an_operation_on_one_rules_letters_is_none_to_a_server_that_knows_no_rules_there():
+    """It would take the step for one on all letters."""
+    assert step_of(new_id(), 3).payload["step"] == 3
+    assert "step" not in step_of(new_id(), 3, narrowed=True).payload
+
+
 async def test_what_is_left_alone_is_said(haunted):
     _, run = await failed(haunted)
     nobody = str(new_id())
@@ -174,6 +293,8 @@ async def test_a_discard_keeps_its_reason(haunted):
         {"ids": [str(UUID(int=1))], "all": True},
         {"ids": [str(UUID(int=1))], "kind": "run"},
         {"kind": ""},
+        {"rule": ""},
+        {"ids": [str(UUID(int=1))], "agent": "echo"},
         {"every": True},
         {"ids": [str(UUID(int=n)) for n in range(1, 1003)]},
     ],

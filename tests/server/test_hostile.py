@@ -38,6 +38,42 @@ async def test_text_and_numbers_that_cannot_be_stored_are_named(board, body, poi
 
 
 @pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        (b'{"board": "OPS", "title": "x", "title": "y"}', ["/title"]),
+        (b'{"board": "OPS", "title": "x", "title": "x"}', ["/title"]),
+        (rb'{"board": "OPS", "title": "x", "t\u0069tle": "y"}', ["/title"]),
+        (
+            b'{"board": "OPS", "title": "x", "fields": {"a": [{"b/c": 1, "b/c": 2, "b/c": 3}]}}',
+            ["/fields/a/0/b~1c"],
+        ),
+        (
+            b'{"board": "OPS", "board": "OPS", "title": "x", "fields": {"n": 1, "n": {}}}',
+            ["/board", "/fields/n"],
+        ),
+    ],
+)
+async def test_a_member_that_is_given_twice_is_named_and_neither_is_taken(board, body, pointers):
+    answer = await board.call("POST", "cards", **raw(body))
+    assert answer.status_code == 422, answer.text
+    assert [(error["pointer"], error["detail"]) for error in answer.json()["errors"]] == [
+        (pointer, "is given more than once") for pointer in pointers
+    ]
+    assert (await board.get("cards"))["data"] == []
+
+
+async def test_every_route_with_a_body_refuses_a_member_that_is_given_twice(app, board):
+    asked = 0
+    for path, route in routes_of(app):
+        for method in route.methods - {"GET", "HEAD"}:
+            answer = await board.call(method, re.sub(r"\{[^}]*\}", "x", path), **raw(b'{"a": 1, "a": 2}'))
+            named = [error["pointer"] for error in answer.json()["errors"]]
+            assert (answer.status_code, named) == (422, ["/a"]), (method, path)
+            asked += 1
+    assert asked > 30
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"{",

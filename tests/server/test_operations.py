@@ -11,6 +11,8 @@ import asyncpg
 import pytest
 
 from mainspring import faultpoints
+from mainspring.cli.client import Client
+from mainspring.cli.operation import finish
 from mainspring.ids import new_id
 from mainspring.migrations.deadlines import DEADLINES as PRODUCT
 from mainspring.operators import letters
@@ -248,6 +250,25 @@ async def test_an_operation_whose_step_is_dead_says_so_and_is_carried_on_by_a_re
     await world.settle()
     assert (await now(world, operation))["state"] == "done"
     assert (await world.get("verify"))["ok"]
+
+
+async def test_what_others_have_decided_on_before_it_was_met_is_theirs(world, mail, admin, capsys):
+    """And whoever reads of a finished operation is told why it has not decided on all that was meant."""
+    await dead(world, 4)
+    operation = await begin(world, all=True, rate_per_second=1, verb="discard", reason="tired")
+    await world.settle()
+    [newest, *_] = (await world.get("desk"))["data"]
+    await world.post("desk/discard", {"ids": [newest["id"]], "reason": "mine"})
+    finish(Client("http://nobody", ""), await now(world, operation), wait=False, as_json=False)
+    for _ in range(3):
+        await later(admin, 60.0)
+        await world.settle()
+    done = await now(world, operation)
+    assert (done["state"], done["total"], done["done"], done["skipped"]) == ("done", 4, 3, 0)
+    finish(Client("http://nobody", ""), done, wait=False, as_json=False)
+    under_way, over = capsys.readouterr().out.splitlines()
+    assert under_way.startswith("discarded 1 of 4; ")
+    assert over.startswith("discarded 3 of 4, left alone 1: somebody else had decided; ")
 
 
 async def test_a_step_that_was_done_already_is_dropped(world, mail):

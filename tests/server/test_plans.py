@@ -16,6 +16,7 @@ ROWS = 6_000
 TENANT, AGENT, BUSY, CARD, BOARD = (new_id() for _ in range(5))
 LATEST = "9999-12-31"
 LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
+WHOSE = (new_id(), AGENT, "echo")  # a rule, and an agent by id and handle
 _FILL = f"""
 insert into mainspring.tenants (id, name) values ('{TENANT}', 'big');
 insert into mainspring.log_heads (tenant_id) values ('{TENANT}');
@@ -92,13 +93,14 @@ ASKED: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("stores.postgres", "effects_pending", (TENANT, None, 50, None), "effects_"),
     ("stores.postgres", "effects_dead", (TENANT, None, 50, None), "effects_dead"),
     ("stores.postgres", "events_at", (TENANT, [1, 2, 3]), "events_pkey"),
-    ("operators", "letters", (TENANT, LATEST, HIGHEST, 50), "effects_dead on"),
-    ("operators", "letters_of_effects", (TENANT, LATEST, HIGHEST, 50, "mail"), "effects_dead on"),
-    ("operators", "letters_of_runs", (TENANT, LATEST, HIGHEST, 50), "runs_dead on"),
-    ("operators", "letters_by_age", (TENANT, 7, LOWEST, 50, LATEST), "effects_dead_age on"),
-    ("operators", "effects_by_age", (TENANT, 7, LOWEST, 50, LATEST, "mail"), "effects_dead_age on"),
-    ("operators", "runs_by_age", (TENANT, 7, LOWEST, 50, LATEST), "runs_dead_age on"),
-    ("operators", "count_letters", (TENANT, None, True, None), "effects_dead"),
+    ("operators", "letters", (TENANT, LATEST, HIGHEST, 50, *WHOSE), "effects_dead on"),
+    ("operators", "letters_of_effects", (TENANT, LATEST, HIGHEST, 50, *WHOSE, "mail"), "effects_dead on"),
+    ("operators", "letters_of_runs", (TENANT, LATEST, HIGHEST, 50, *WHOSE[:2]), "runs_dead on"),
+    ("operators", "letters_by_age", (TENANT, 7, LOWEST, 50, LATEST, *WHOSE), "effects_dead_age on"),
+    ("operators", "effects_by_age", (TENANT, 7, LOWEST, 50, LATEST, *WHOSE, "mail"), "effects_dead_age on"),
+    ("operators", "runs_by_age", (TENANT, 7, LOWEST, 50, LATEST, *WHOSE[:2]), "runs_dead_age on"),
+    ("operators", "count_letters", (TENANT, None, *WHOSE, True, None), "effects_dead"),
+    ("operators", "heaps", (TENANT, None, *WHOSE, True, None, 50), "effects_dead"),
     ("operators", "letters_by_id", (TENANT, [new_id()]), "effects_pkey"),
 ]  # fmt: skip
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
+
+from asyncpg import Record
 
 from mainspring.agents.asking import Ask, AskEnded, NewAsk
 from mainspring.agents.asks import AskVerbs, ended_asks
@@ -77,10 +79,14 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The answer to a claim: work, or none within the wait; `drain` tells the runner to finish what it holds and go."""
+    """The answer to a claim: work, or none within the wait; `drain` tells the runner to finish what it holds and go.
+
+    `slots`: how many runs of each agent that it has room for go on at once, on all runners together.
+    """
 
     work: Work | None = None
     drain: bool = False
+    slots: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +138,13 @@ class RunnerService:
                 if claimed.work is not None or claimed.drain:
                     return claimed
                 if not await poll.woken(max(0.0, until - loop.time())):
-                    return Claimed()
+                    return claimed
 
     async def _look(self, request: ClaimRequest, poll: Poll) -> Claimed:
         """Look for work once: first for what a slot of the runner holds already."""
         async with self._spine.open(request.tenant_id) as tx:
-            named, agents = await self._agents(tx, request)
+            named, wanted = await self._agents(tx, request)
+            agents = [row["id"] for row in wanted]
             runner_id, draining = await self._meet(tx, request, agents)
             # from here on a commit that brings work wakes this poll, even while it looks
             poll.agents, poll.runner_id = tuple(agents), runner_id
@@ -150,16 +157,16 @@ class RunnerService:
             work = None if run_id is None else await self._work(tx, run_id)
         if work is not None:
             reach(FaultPoint.RUNS_AFTER_CLAIM)
-        return Claimed(work=work, drain=draining)
+        return Claimed(work=work, drain=draining, slots={row["handle"]: row["slots"] for row in wanted})
 
-    async def _agents(self, tx: Tx, request: ClaimRequest) -> tuple[list[UUID], list[UUID]]:
-        """Return the agents that the token names, and those of them that the runner has room for."""
+    async def _agents(self, tx: Tx, request: ClaimRequest) -> tuple[list[UUID], list[Record]]:
+        """Return the ids of the agents that the token names, and those of these agents that the runner has room for."""
         named = await tx.handle.fetch(_AGENTS_OF_TOKEN, tx.tenant, request.token_id)
         if not named:
             raise Forbidden("this token names no agents, or is not valid any more")
         if unnamed := request.agents - {row["handle"] for row in named}:
             raise Forbidden(f"this token does not name the agent {', '.join(sorted(unnamed))}")
-        wanted = [row["id"] for row in named if not request.agents or row["handle"] in request.agents]
+        wanted = [row for row in named if not request.agents or row["handle"] in request.agents]
         return [row["id"] for row in named], wanted
 
     async def _meet(self, tx: Tx, request: ClaimRequest, agents: Sequence[UUID]) -> tuple[UUID, bool]:

@@ -20,6 +20,10 @@ app = App(name="desk", help="Dead letters: group, plan, replay, discard, export.
 _Letters = Annotated[str, Parameter(help="Ids of effects and runs, as `desk list` shows them.")]
 _Kind = Annotated[str | None, Parameter(help="All of a kind: launch, reflect, ..., or run.")]
 _Cause = Annotated[str | None, Parameter(help="All of a cause, as `desk list --group-by cause` names it.")]
+_Rule = Annotated[str | None, Parameter(help="All of a rule, by name or id.")]
+_Agent = Annotated[
+    str | None, Parameter(help="All of an agent, by handle or id: its runs, and what launches or pins it.")
+]
 _All = Annotated[bool, Parameter(name="--all", negative="", help="Everything on the desk.")]
 _NewKey = Annotated[
     bool,
@@ -48,15 +52,17 @@ def list_(
         Literal["cause"] | None, Parameter(help="Put together what failed for the same reason.")
     ] = None,
     kind: _Kind = None,
+    rule: _Rule = None,
+    agent: _Agent = None,
     limit: Limit = None,
     json: Json = False,
 ) -> int:
     """List dead letters, the latest first; or by cause, the most frequent first."""
     if group_by is not None:
-        rows = Client.here().pages("desk", group_by=group_by, kind=kind)
+        rows = Client.here().pages("desk", group_by=group_by, kind=kind, rule=rule, agent=agent)
         emit_rows(rows, ("count", "kinds", "oldest", "newest", "cause"), json, whole="cause")
     else:
-        rows = Client.here().pages("desk", kind=kind, limit=limit)
+        rows = Client.here().pages("desk", kind=kind, rule=rule, agent=agent, limit=limit)
         emit_rows(rows, ("id", "kind", "subject", "cause", "attempts", "since"), json)
     return ExitCode.OK
 
@@ -77,13 +83,17 @@ def plan(
     *ids: _Letters,
     kind: _Kind = None,
     cause: _Cause = None,
+    rule: _Rule = None,
+    agent: _Agent = None,
     all_: _All = False,
     new_key: _NewKey = False,
     same_key: _SameKey = False,
     json: Json = False,
 ) -> int:
     """Say what a replay would do, in which order, and what it would leave alone. Changes nothing."""
-    asked = _which(ids, kind, cause, everything=all_) | _keyed(new=new_key, same=same_key)
+    asked = _which(ids, everything=all_, kind=kind, cause=cause, rule=rule, agent=agent) | _keyed(
+        new=new_key, same=same_key
+    )
     emit(Client.here().post("desk/plan", asked), json, _planned)
     return ExitCode.OK
 
@@ -93,6 +103,8 @@ def replay(
     *ids: _Letters,
     kind: _Kind = None,
     cause: _Cause = None,
+    rule: _Rule = None,
+    agent: _Agent = None,
     all_: _All = False,
     new_key: _NewKey = False,
     same_key: _SameKey = False,
@@ -102,9 +114,11 @@ def replay(
 ) -> int:
     """Owe dead effects again, queue dead runs again, with fresh attempts.
 
-    Ids are replayed at once. All of a kind or cause, or --all, is an operation, which goes through them step by step.
+    Ids are replayed at once. All that is described, or --all, is an operation, which goes through them step by step.
     """
-    asked = _which(ids, kind, cause, everything=all_) | _keyed(new=new_key, same=same_key)
+    asked = _which(ids, everything=all_, kind=kind, cause=cause, rule=rule, agent=agent) | _keyed(
+        new=new_key, same=same_key
+    )
     return _decide("replay", asked, rate, wait=wait, as_json=json)
 
 
@@ -114,6 +128,8 @@ def discard(
     reason: Annotated[str, Parameter(help="Why; it is kept.")],
     kind: _Kind = None,
     cause: _Cause = None,
+    rule: _Rule = None,
+    agent: _Agent = None,
     all_: _All = False,
     rate: _Rate = None,
     wait: _Wait = True,
@@ -121,9 +137,9 @@ def discard(
 ) -> int:
     """Give dead letters up, for a reason.
 
-    Ids are discarded at once. All of a kind or cause, or --all, is an operation, which goes through them step by step.
+    Ids are discarded at once. All that is described, or --all, is an operation, which goes through them step by step.
     """
-    asked = {**_which(ids, kind, cause, everything=all_), "reason": reason}
+    asked = {**_which(ids, everything=all_, kind=kind, cause=cause, rule=rule, agent=agent), "reason": reason}
     return _decide("discard", asked, rate, wait=wait, as_json=json)
 
 
@@ -132,12 +148,15 @@ def export(
     *,
     kind: _Kind = None,
     cause: _Cause = None,
+    rule: _Rule = None,
+    agent: _Agent = None,
     output: Annotated[
         str | None, Parameter(name=("--output", "-o"), help="A file, instead of stdout.")
     ] = None,
 ) -> int:
     """Write dead letters whole, one JSON object a line, oldest event first: error, attempts, what each was to do."""
-    with Client.here().opened("GET", "desk/export", query={"kind": kind, "cause": cause}) as (_, letters):
+    query = {"kind": kind, "cause": cause, "rule": rule, "agent": agent}
+    with Client.here().opened("GET", "desk/export", query=query) as (_, letters):
         if output is None:
             for line in letters:
                 print(line.decode(), end="")
@@ -155,11 +174,13 @@ def _saved(lines: Iterable[bytes], file: Path) -> int:
         return sum(1 for line in lines if saved.write(line))
 
 
-def _which(ids: tuple[str, ...], kind: str | None, cause: str | None, *, everything: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {"kind": kind, "cause": cause, "all": everything or None}
-    named = {name: value for name, value in described.items() if value is not None}
+def _which(ids: tuple[str, ...], *, everything: bool, **described: str | None) -> dict[str, Any]:
+    named: dict[str, Any] = {name: value for name, value in described.items() if value is not None}
+    named |= {"all": True} if everything else {}
     if bool(ids) == bool(named):
-        raise CliError("name ids, or --kind and --cause, or --all", code=ExitCode.USAGE)
+        raise CliError(
+            "name ids, or any of --kind, --cause, --rule and --agent, or --all", code=ExitCode.USAGE
+        )
     return {"ids": list(ids)} if ids else named
 
 

@@ -21,7 +21,7 @@ app = App(name="operation", help="Long decisions on dead letters: how far they a
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.05, 1.0
 _Id = Annotated[str, Parameter(help="The operation's id, as `operation list` shows it.")]
-_COLUMNS = ("id", "verb", "state", "done", "total", "kind", "cause", "by", "created_at")
+_COLUMNS = ("id", "verb", "state", "done", "total", "kind", "cause", "rule", "agent", "by", "created_at")
 
 
 @app.command(name="list")
@@ -105,6 +105,11 @@ def _get(client: Client, operation: str) -> dict[str, Any]:
 
 
 def _ended(operation: Mapping[str, Any]) -> str:
+    """Say what it has done; once it is over, whatever it has not decided on of what was meant, others have."""
     of = "" if operation["total"] is None else f" of {operation['total']}"
-    left = f", left alone {operation['skipped']}: somebody else had decided" if operation["skipped"] else ""
+    if operation["state"] == "done" and operation["total"] is not None:
+        others = max(operation["skipped"], operation["total"] - operation["done"])
+    else:
+        others = operation["skipped"]
+    left = f", left alone {others}: somebody else had decided" if others else ""
     return f"{operation['verb']}ed {operation['done']}{of}{left}; operation {operation['id']} is {operation['state']}"

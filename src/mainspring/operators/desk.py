@@ -51,17 +51,38 @@ class DeskService:
 
     # reading ------------------------------------------------------------------------------------------------
 
-    async def letters(
-        self, reader: Reader, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
-    ) -> tuple[list[Letter], tuple[datetime, UUID] | None]:
-        """Return dead letters behind `after` (since, id), the latest first, and behind which there may be more."""
-        async with self._db.tenant(reader.tenant_id, purpose="desk") as scope:
-            return await letters.latest(scope, reader, kind=kind, after=after, limit=limit)
+    async def described(
+        self,
+        tenant: UUID,
+        *,
+        kind: str | None = None,
+        cause: str | None = None,
+        rule: str | None = None,
+        agent: str | None = None,
+    ) -> Described:
+        """Return a description in which the rule and the agent, by name or id, are known. Raises NotFound for one that is not."""
+        if rule is None and agent is None:
+            return Described(kind=kind, cause=cause)
+        async with self._db.tenant(tenant, purpose="desk") as scope:
+            return Described(
+                kind=kind,
+                cause=cause,
+                rule=None if rule is None else await letters.whose_rule(scope, tenant, rule),
+                agent=None if agent is None else await letters.whose_agent(scope, tenant, agent),
+            )
 
-    async def groups(self, reader: Reader, *, kind: str | None) -> tuple[list[dict[str, Any]], int]:
-        """Return dead letters by cause, the most frequent first, and how many more there are that no group counts."""
+    async def letters(
+        self, reader: Reader, asked: Described, *, after: tuple[datetime, UUID] | None, limit: int
+    ) -> tuple[list[Letter], tuple[datetime, UUID] | None]:
+        """Return those that are meant, whatever their cause, behind `after` (since, id), the latest first, and behind which there may
+        be more."""
         async with self._db.tenant(reader.tenant_id, purpose="desk") as scope:
-            found, uncounted = await letters.heaps(scope, reader, kind)
+            return await letters.latest(scope, reader, asked, after=after, limit=limit)
+
+    async def groups(self, reader: Reader, asked: Described) -> tuple[list[dict[str, Any]], int]:
+        """Return those that are meant by cause, the most frequent first, and how many more there are that no group counts."""
+        async with self._db.tenant(reader.tenant_id, purpose="desk") as scope:
+            found, uncounted = await letters.heaps(scope, reader, asked)
         return grouped(found), uncounted
 
     async def show(self, reader: Reader, letter_id: UUID) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mainspring.chat import sight
 from mainspring.chat.model import OFFERED
 from mainspring.chat.sight import Reader
 from mainspring.db import Scope
-from mainspring.operators.model import RUN, Delivery, Described, Heap, Letter
+from mainspring.operators.model import RUN, Delivery, Described, Heap, Letter, Whose, as_id
 from mainspring.rooms import NotFound
 from mainspring.sql import Queries
 
@@ -83,19 +83,19 @@ def _letter_of(row: Record, delivery: Delivery | None) -> Letter:
 
 
 async def latest(
-    scope: Scope, reader: Reader, *, kind: str | None, after: tuple[datetime, UUID] | None, limit: int
+    scope: Scope, reader: Reader, asked: Described, *, after: tuple[datetime, UUID] | None, limit: int
 ) -> tuple[list[Letter], tuple[datetime, UUID] | None]:
-    """Return dead letters behind `after` (since, id), the latest first, and behind which there may be more.
+    """Return those that are meant, whatever their cause, behind `after` (since, id), the latest first, and behind which there may be more.
 
     There may be fewer than asked for, or none, and more behind.
     """
     terms = (reader.tenant_id, *(after or (_LATEST, _HIGHEST)), limit + 1)
-    if kind is None:
-        rows = await scope.fetch(SQL["letters"], *terms)
-    elif kind == RUN:
-        rows = await scope.fetch(SQL["letters_of_runs"], *terms)
+    if asked.kind is None:
+        rows = await scope.fetch(SQL["letters"], *terms, *_whose(asked))
+    elif asked.kind == RUN:
+        rows = await scope.fetch(SQL["letters_of_runs"], *terms, *_whose_runs(asked))
     else:
-        rows = await scope.fetch(SQL["letters_of_effects"], *terms, kind)
+        rows = await scope.fetch(SQL["letters_of_effects"], *terms, *_whose(asked), asked.kind)
     page = rows[:limit]
     found = await by_id(scope, reader, [row["id"] for row in page])
     return found, (page[-1]["since"], page[-1]["id"]) if len(rows) > limit else None
@@ -111,11 +111,11 @@ async def look(
     looked_at = limit if asked.cause is None else LOOKED_MAX
     terms = (tenant, place.age, place.id, looked_at, until or _LATEST)
     if asked.kind is None:
-        rows = await scope.fetch(SQL["letters_by_age"], *terms)
+        rows = await scope.fetch(SQL["letters_by_age"], *terms, *_whose(asked))
     elif asked.kind == RUN:
-        rows = await scope.fetch(SQL["runs_by_age"], *terms)
+        rows = await scope.fetch(SQL["runs_by_age"], *terms, *_whose_runs(asked))
     else:
-        rows = await scope.fetch(SQL["effects_by_age"], *terms, asked.kind)
+        rows = await scope.fetch(SQL["effects_by_age"], *terms, *_whose(asked), asked.kind)
     meant = [row for row in rows if asked.takes(row["outcome"], row["error"])]
     full = len(meant) >= limit
     last = meant[limit - 1] if full else rows[-1] if rows else None
@@ -128,9 +128,9 @@ async def look(
     )
 
 
-async def heaps(scope: Scope, reader: Reader, kind: str | None) -> tuple[list[Heap], int]:
-    """Return the letters that say the same, counted, and how many letters are in none of these heaps."""
-    terms = (reader.tenant_id, kind, reader.operates, reader.account_id)
+async def heaps(scope: Scope, reader: Reader, asked: Described) -> tuple[list[Heap], int]:
+    """Return the letters that are meant, whatever their cause: those that say the same, counted, and how many are in no heap."""
+    terms = (reader.tenant_id, asked.kind, *_whose(asked), reader.operates, reader.account_id)
     rows = await scope.fetch(SQL["heaps"], *terms, HEAPS_MAX)
     found = [Heap(**dict(row)) for row in rows]
     if len(found) < HEAPS_MAX:
@@ -143,10 +143,15 @@ async def count(scope: Scope, reader: Reader, asked: Described) -> int | None:
     """Return how many letters are meant; None when too many say different things to count those of a cause."""
     if asked.cause is None:
         everything: int = await scope.fetchval(
-            SQL["count_letters"], reader.tenant_id, asked.kind, reader.operates, reader.account_id
+            SQL["count_letters"],
+            reader.tenant_id,
+            asked.kind,
+            *_whose(asked),
+            reader.operates,
+            reader.account_id,
         )
         return everything
-    found, uncounted = await heaps(scope, reader, asked.kind)
+    found, uncounted = await heaps(scope, reader, asked)
     if uncounted:
         return None
     return sum(heap.count for heap in found if asked.takes(heap.outcome, heap.error))
@@ -156,6 +161,36 @@ def refuse_unknown(asked: Described, total: int | None) -> None:
     """Raise NotFound for a cause that no letter has: a misspelt one is not the same as an empty desk."""
     if asked.cause is not None and total == 0:
         raise NotFound("dead letter of the cause", f"{asked.cause!r}")
+
+
+async def whose_rule(scope: Scope, tenant: UUID, ref: str) -> Whose:
+    """Return the rule of that name or id, deleted or not: its letters still lie there. Raises NotFound."""
+    rule_id = as_id(ref) or await scope.fetchval(SQL["rule_by_name"], tenant, ref.strip())
+    row = await scope.fetchrow(SQL["rule_names"], tenant, [rule_id])
+    if row is None:
+        raise NotFound("rule", ref)
+    return Whose(row["id"], row["name"])
+
+
+async def whose_agent(scope: Scope, tenant: UUID, ref: str) -> Whose:
+    """Return the agent of that handle or id. Raises NotFound."""
+    agent_id = as_id(ref)
+    if agent_id is not None:
+        row = await scope.fetchrow(SQL["agent_by_id"], tenant, agent_id)
+    else:
+        row = await scope.fetchrow(SQL["agent_by_handle"], tenant, ref.strip().lower())
+    if row is None:
+        raise NotFound("agent", ref)
+    return Whose(row["id"], row["name"])
+
+
+def _whose(asked: Described) -> tuple[UUID | None, UUID | None, str | None]:
+    """Return the rule, and the agent by id and handle, as statements about effects take them."""
+    return *_whose_runs(asked), asked.agent.name if asked.agent else None
+
+
+def _whose_runs(asked: Described) -> tuple[UUID | None, UUID | None]:
+    return asked.rule.id if asked.rule else None, asked.agent.id if asked.agent else None
 
 
 async def whole(scope: Scope, tenant: UUID, letters: Sequence[Letter]) -> list[dict[str, Any]]:

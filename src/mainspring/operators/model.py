@@ -73,12 +73,13 @@ def parse_ref(text: str) -> Ref | None:
         return Seq(int(text))
     if noun in (None, "card") and (key := _CARD_KEY.fullmatch(text)):
         return CardKey(key[1].upper(), int(key[2]))
-    if (found := _uuid(text)) is not None:
+    if (found := as_id(text)) is not None:
         return Id(found, noun)
     return RuleName(text) if text and noun in (None, "rule") else None
 
 
-def _uuid(text: str) -> UUID | None:
+def as_id(text: str) -> UUID | None:
+    """Return the id that a text is, or None."""
     try:
         return UUID(text)
     except ValueError:
@@ -120,7 +121,8 @@ class Delivery:
 class Letter:
     """A dead letter: an effect that gave up, or a run that failed or was lost (`kind` is "run" then).
 
-    `subject` is what a person knows it by: the card's key, else what its event was about, else its own key.
+    `subject` is what a person knows it by: the card's key, else what its event was about, else its own key. `rule` is the name of
+    the rule that owed it, `agent` the handle of whom it runs, launches or pins.
     """
 
     kind: str
@@ -132,6 +134,7 @@ class Letter:
     attempts: int
     event_seq: int | None
     subject: str
+    rule: str | None = None
     agent: str | None = None
     paused: bool = False
     delivery: Delivery | None = None
@@ -159,6 +162,7 @@ class Letter:
             "attempts": self.attempts,
             "since": self.since.isoformat(),
             "event_seq": self.event_seq,
+            "rule": self.rule,
             "agent": self.agent,
             "delivery": None if self.delivery is None else self.delivery.as_json(),
         }
@@ -203,12 +207,30 @@ class Named:
     ids: tuple[UUID, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A rule or an agent, and what people call it."""
+
+    id: UUID
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """All dead letters of a kind, of a cause, of both, or all there are. A letter's own error names its cause, too."""
+    """All dead letters of a kind, a cause, a rule and an agent, as far as each is said. A letter's own error names its cause, too.
+
+    A letter of an agent is a run of it, or an effect that launches or pins it.
+    """
 
     kind: str | None = None
     cause: str | None = None
+    rule: Whose | None = None
+    agent: Whose | None = None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether a rule or an agent is said."""
+        return self.rule is not None or self.agent is not None
 
     def takes(self, outcome: str | None, error: str | None) -> bool:
         """Tell whether a letter of the kind is meant, by what it died of."""
@@ -300,6 +322,8 @@ class Operation:
             "verb": self.verb,
             "kind": self.asked.kind,
             "cause": self.asked.cause,
+            "rule": self.asked.rule.name if self.asked.rule else None,
+            "agent": self.asked.agent.name if self.asked.agent else None,
             "new_key": decision.new_key if isinstance(decision, Replay) else None,
             "reason": decision.reason if isinstance(decision, Discard) else None,
             "rate_per_second": self.rate_per_second,

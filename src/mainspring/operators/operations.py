@@ -7,6 +7,7 @@ claims it next begins where the last one ended. Whoever stops an operation waits
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from mainspring.operators.model import (
     Operation,
     Replay,
     RunDesk,
+    Whose,
 )
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx
 from mainspring.spine.effects import Done, Dropped, Effect, EffectKind, NewEffect, Outcome
@@ -66,12 +68,14 @@ class OperationService:
                 actor.snapshot(),
                 asked.kind,
                 asked.cause,
+                asked.rule.id if asked.rule else None,
+                asked.agent.id if asked.agent else None,
                 decision.new_key if isinstance(decision, Replay) else None,
                 decision.reason.strip() if isinstance(decision, Discard) else None,
                 rate_per_second,
                 total,
             )
-            await tx.owe(step_of(operation_id, 0))
+            await tx.owe(step_of(operation_id, 0, narrowed=asked.narrowed))
             return await _read(tx.handle, tenant, operation_id)
 
     async def list_operations(self, tenant: UUID, *, after: UUID | None, limit: int) -> list[Operation]:
@@ -106,7 +110,7 @@ class Stepper:
 
     async def __call__(self, effect: Effect, tx: Tx) -> Outcome:
         """Decide on the next letters of an operation, and owe the step behind this one."""
-        operation_id, step = UUID(effect.payload["operation_id"]), effect.payload["step"]
+        operation_id, step = UUID(effect.payload["operation_id"]), _step_in(effect.payload)
         if await tx.handle.fetchval(SQL["lock_operation"], tx.tenant, operation_id) is None:
             return Dropped("operation gone")
         operation = await _read(tx.handle, tx.tenant, operation_id)
@@ -137,18 +141,30 @@ class Stepper:
         moved_on = await tx.handle.execute(SQL["move_operation"], tx.tenant, operation_id, *counted)
         assert moved_on == 1
         if not looked.over:
-            await tx.owe(step_of(operation_id, step + 1, delay_seconds=operation.pause_seconds(found)))
+            narrowed, pause = operation.asked.narrowed, operation.pause_seconds(found)
+            await tx.owe(step_of(operation_id, step + 1, narrowed=narrowed, delay_seconds=pause))
         return Done(f"{operation.verb}: {len(moved)} of {found}")
 
 
-def step_of(operation_id: UUID, step: int, *, delay_seconds: float = 0.0) -> NewEffect:
-    """Return the effect that is a step of an operation."""
+def step_of(
+    operation_id: UUID, step: int, *, narrowed: bool = False, delay_seconds: float = 0.0
+) -> NewEffect:
+    """Return the effect that is a step of an operation.
+
+    `narrowed`: to the letters of a rule or an agent. An older server, which knows neither, would decide on all letters: it finds
+    no step here, and fails, until a newer one takes the effect.
+    """
     return NewEffect(
         OPERATION,
         key=f"{operation_id}:{step}",
-        payload={"operation_id": str(operation_id), "step": step},
+        payload={"operation_id": str(operation_id), "narrowed_step" if narrowed else "step": step},
         delay_seconds=delay_seconds,
     )
+
+
+def _step_in(payload: Mapping[str, Any]) -> int:
+    step: int = payload["narrowed_step"] if "narrowed_step" in payload else payload["step"]
+    return step
 
 
 def register(spine: ServerSpine, runs: RunDesk) -> None:
@@ -166,7 +182,13 @@ async def _read(scope: Scope, tenant: UUID, operation_id: UUID) -> Operation:
 def _operation_of(row: Any) -> Operation:
     told = {name: value for name, value in row.items() if name in Operation.__dataclass_fields__}
     decision = Replay(row["new_key"]) if row["verb"] == "replay" else Discard(row["reason"])
-    return Operation(**told, decision=decision, asked=Described(kind=row["kind"], cause=row["cause"]))
+    asked = Described(
+        kind=row["kind"],
+        cause=row["cause"],
+        rule=Whose(row["rule_id"], row["rule"]) if row["rule_id"] else None,
+        agent=Whose(row["agent_id"], row["agent"]) if row["agent_id"] else None,
+    )
+    return Operation(**told, decision=decision, asked=asked)
 
 
 def _actor_of(tenant: UUID, operation: Operation) -> Actor:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import Conflict, MainspringError, NotAuthorized, NotFound
+from mainspring.sdk.slots import Slots
 from mainspring.sdk.wire import segment
 
 _log = logging.getLogger("mainspring.sdk")
@@ -35,9 +36,16 @@ class Named(Protocol):
 
 @asynccontextmanager
 async def introduced(
-    client: Client, agents: Sequence[Named], *, lifetime_seconds: float = LIFETIME_SECONDS
+    client: Client,
+    agents: Sequence[Named],
+    *,
+    slots: Slots | None = None,
+    lifetime_seconds: float = LIFETIME_SECONDS,
 ) -> AsyncIterator[Client]:
-    """Yield a client with a runner's token for these agents. Raises NotAuthorized if the token found cannot make one."""
+    """Yield a client with a runner's token for these agents; `slots` hears how many those have that are known already.
+
+    Raises NotAuthorized if the token found cannot make one.
+    """
     who = await client.get("/whoami")
     if who.get("token_kind") == "runner":
         yield client
@@ -45,7 +53,9 @@ async def introduced(
     made = _Made(client, [agent.handle for agent in agents], lifetime_seconds)
     try:
         for agent in agents:
-            await _make_known(client, agent)
+            known = await _make_known(client, agent)
+            if slots is not None and "slots" in known:
+                slots.heard({agent.handle: known["slots"]})
         runner = await made.first()
     except NotAuthorized as refused:
         names = " ".join(f"--agent {agent.handle}" for agent in agents)
@@ -131,12 +141,15 @@ class _Made:
         return secret
 
 
-async def _make_known(client: Client, agent: Named) -> None:
+async def _make_known(client: Client, agent: Named) -> Mapping[str, Any]:
+    """Make an agent that the server does not know; return what it says of one that it does."""
     try:
-        await client.get(f"/agents/{segment(agent.handle)}")
+        known: dict[str, Any] = await client.get(f"/agents/{segment(agent.handle)}")
+        return known
     except NotFound:
         try:
             await client.post("/agents", {"handle": agent.handle, "slots": agent.slots})
             _log.info("agent %s is new, and was made", agent.handle)
         except Conflict:
             pass  # another runner made it at the same moment
+    return {}

@@ -81,10 +81,11 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The answer to a claim: perhaps a run, and whether the server asks this runner to drain."""
+    """The answer to a claim: perhaps a run, whether the server asks this runner to drain, and how many slots its agents have there."""
 
     run: Claimed | None
     drain: bool
+    slots: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,11 @@ async def claim(
         patience_seconds=patience_seconds,
     )
     run = answer.get("run")
-    return Polled(run=_claimed(run) if run else None, drain=bool(answer.get("drain")))
+    return Polled(
+        run=_claimed(run) if run else None,
+        drain=bool(answer.get("drain")),
+        slots=answer.get("slots") or {},
+    )
 
 
 async def leave(client: Client, identity: Identity) -> None:

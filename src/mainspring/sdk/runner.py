@@ -21,6 +21,7 @@ from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent, Handler
 from mainspring.sdk.introduction import Named, introduced
 from mainspring.sdk.shift import Shift
+from mainspring.sdk.slots import Slots
 from mainspring.sdk.spool import Spool
 from mainspring.sdk.turn import Listener, MessageHandler
 
@@ -188,8 +189,9 @@ class Runner:
                 ]
             )
             _log.info("runner %s: %s at %s (from %s)", self.name, offered, profile.url, profile.source)
+            slots = Slots([] if once else agents)  # a runner that does one run has use for one slot
             named: list[Named] = [*agents, *(one for one in listeners if one.handle not in self._agents)]
-            async with introduced(found, named) as client:
+            async with introduced(found, named, slots=slots) as client:
                 self._shift = Shift(
                     client,
                     self.name,
@@ -200,6 +202,7 @@ class Runner:
                     patience_seconds=patience,
                     labels=self._labels,
                     listeners=listeners,
+                    slots=slots,
                 )
                 await (self._shift.serve_once() if once else self._shift.serve())
 

@@ -23,6 +23,7 @@ from mainspring.sdk.execution import Agent, Execution, deliver
 from mainspring.sdk.listening import Listening, first_of
 from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Heard, Liveness, Lost, News
 from mainspring.sdk.protocol import Claimed, Identity, Polled
+from mainspring.sdk.slots import Slots
 from mainspring.sdk.spool import Spool
 from mainspring.sdk.turn import Listener
 
@@ -48,15 +49,18 @@ class Shift:
         patience_seconds: float,
         labels: Sequence[str] = (),
         listeners: Sequence[Listener] = (),
+        slots: Slots | None = None,
     ) -> None:
+        """`slots` hears how many the agents have on the server."""
         self._client = client
         self._agents = {agent.handle: agent for agent in agents}
         self._spool = spool
+        self._slots = slots or Slots(agents)
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
         self._patience_seconds = patience_seconds
-        slots = sum(agent.slots for agent in agents)
-        self._identity = Identity(name, str(uuid.uuid4()), slots, tuple(labels))
+        capacity = sum(agent.slots for agent in agents)
+        self._identity = Identity(name, str(uuid.uuid4()), capacity, tuple(labels))
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(lambda: client.profile, self._tell)
         self._executions: dict[str, Execution] = {}
@@ -192,6 +196,7 @@ class Shift:
                 continue
             asked_at = self._loop.time()
             polled = await self._ask([agent.handle], sorted(free))
+            self._slots.heard(polled.slots)
             if polled.drain:
                 self.drain()
             if polled.run is not None:

@@ -107,7 +107,8 @@ class LetterOut(BaseModel):
     attempts: int
     since: datetime
     event_seq: int | None
-    agent: str | None
+    rule: str | None = Field(description="The name of the rule that owed it")
+    agent: str | None = Field(description="The handle of the agent that it runs, launches or pins")
     delivery: DeliveryOut | None = Field(
         default=None, description="What a `deliver` or `steer` was to carry, for those who see its channel"
     )
@@ -131,7 +132,7 @@ class WholeLetter(LetterOut):
 
     key: str | None = None
     payload: dict[str, Any] | None = None
-    target: str | None = None
+    target: str | None = Field(default=None, description="What it depends on: a webhook's host and port")
     epoch: int | None = None
     crashes: int | None = None
     deferrals: int | None = None
@@ -225,6 +226,8 @@ class OperationOut(BaseModel):
     verb: Literal["replay", "discard"]
     kind: str | None
     cause: str | None
+    rule: str | None
+    agent: str | None
     new_key: bool | None
     reason: str | None
     rate_per_second: float | None
@@ -232,8 +235,10 @@ class OperationOut(BaseModel):
     total: int | None = Field(
         description="How many were meant when it began; null when they were not counted"
     )
-    done: int
-    skipped: int = Field(description="Met, and left alone: somebody else had decided")
+    done: int = Field(
+        description="Decided on by this operation alone; a letter that somebody else decided on before it was met counts nowhere"
+    )
+    skipped: int = Field(description="Met, and left alone: somebody else decided on it at that moment")
     by: str
     created_at: datetime
     ended_at: datetime | None
@@ -258,7 +263,7 @@ class DeedOut(BaseModel):
     account_id: UUID | None
     token_id: UUID
     verb: str
-    subject: str = Field(description="What it was done to")
+    subject: str = Field(description="What it was done to; of many letters how many, and the first of them")
     asked: dict[str, Any] = Field(description="What was sent, without secrets")
     request_id: str
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -18,6 +18,7 @@ from mainspring.server.auth import VERBS, Caller, Role, known
 from mainspring.server.problems import request_id_of
 
 BODY_BYTES_MAX: Final = 8_192
+LETTERS_NAMED_MAX: Final = 3
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # They are sent as commands are, and change nothing
 _ONLY_ASK: Final = frozenset({"desk.plan", "rule.test"})
@@ -66,8 +67,21 @@ def _subject(request: Request, response: Response) -> str:
         answer = json.loads(bytes(response.body))
     except ValueError:
         return ""
-    found = answer.get("token", answer) if isinstance(answer, dict) else {}
+    if not isinstance(answer, dict):
+        return ""
+    for word in ("replayed", "discarded"):
+        if isinstance(decided := answer.get(word), list):
+            return letters_told(decided)
+    found = answer.get("token", answer)
     return str(found.get("id", "")) if isinstance(found, dict) else ""
+
+
+def letters_told(decided: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many letters were decided on, and the first of them."""
+    count = f"{len(decided)} letter{'' if len(decided) == 1 else 's'}"
+    named = ", ".join(f"{one['kind']} {one['id']}" for one in decided[:LETTERS_NAMED_MAX])
+    more = len(decided) - LETTERS_NAMED_MAX
+    return count + (f": {named}" if named else "") + (f" and {more} more" if more > 0 else "")
 
 
 def _asked(request: Request, body: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 Takes raw ASGI requests; leaves only those whose body and query can be stored as they are. PostgreSQL keeps no NUL, and no
 encoder takes a lone surrogate: found here they are one answer that names the field, found later they are three kinds of failure.
+A member that an object has twice is found here or nowhere: whoever reads it later has the last one alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -205,10 +207,28 @@ def address_problem(scope: Scope) -> Problem | None:
     return None
 
 
+class _Doubled(dict[str, Any]):
+    """An object in which a name stands more than once; it holds the last of each, as readers of JSON do."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.names = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def body_problem(body: bytes) -> Problem | None:
     """Return what is wrong with a JSON body before anyone asks for its fields, or None."""
     try:
-        value = json.loads(body.decode("utf-8"))
+        value = _JSON.decode(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         return Problem.coded("invalid", f"the body is not UTF-8 at byte {error.start}")
     except RecursionError:
@@ -228,7 +248,7 @@ def body_problem(body: bytes) -> Problem | None:
 
 
 def faults(document: Any) -> Iterator[FieldError]:
-    """Yield every place of a document that holds what no column, index or encoder of ours can."""
+    """Yield every place of a document that holds what no column, index or encoder of ours can, or says one thing twice."""
     todo: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while todo:
         path, value = todo.pop()
@@ -240,6 +260,9 @@ def faults(document: Any) -> Iterator[FieldError]:
                 for name in value:
                     if (fault := text_fault(name)) is not None:
                         yield FieldError(pointer((*path, _shown(name))), f"the name {fault}")
+                if isinstance(value, _Doubled):
+                    for name in value.names:
+                        yield FieldError(pointer((*path, _shown(name))), "is given more than once")
                 todo += [((*path, _shown(name)), one) for name, one in value.items()]
             case list():
                 todo += [((*path, n), one) for n, one in enumerate(value)]

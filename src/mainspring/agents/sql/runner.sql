@@ -1,8 +1,9 @@
 -- name: agents_of_token
 -- The agents that a runner's token names, if it is still valid: asked at each look for work, not only when the poll began.
-select n.id, n.handle
+select n.id, n.handle, a.slots
   from mainspring.tokens t
   join mainspring.accounts n on n.tenant_id = t.tenant_id and n.id = any(t.agents)
+  join mainspring.agents a on a.tenant_id = n.tenant_id and a.id = n.id
  where t.tenant_id = $1 and t.id = $2 and t.kind = 'runner'
    and t.revoked_at is null
    and (t.expires_at is null or t.expires_at > statement_timestamp())

@@ -1,7 +1,7 @@
 -- name: insert_operation
 insert into mainspring.operations
-    (tenant_id, id, verb, account_id, actor, kind, cause, new_key, reason, rate_per_second, total)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+    (tenant_id, id, verb, account_id, actor, kind, cause, rule_id, agent_id, new_key, reason, rate_per_second, total)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: lock_operation
 -- For a step, or to stop it: whoever stops it waits for the step that is under way, and none comes after.
@@ -12,21 +12,25 @@ select o.id
 
 -- name: operations
 -- The newest first, each with the step that it waits for.
-select o.id, o.verb, o.account_id, o.actor, o.kind, o.cause, o.new_key, o.reason, o.rate_per_second, o.state, o.total, o.done,
-       o.skipped, o.step, o.after_age, o.after_id, o.created_at, o.ended_at, o.ended_by, e.id as step_id, e.state as step_state,
-       e.error as step_error
+select o.id, o.verb, o.account_id, o.actor, o.kind, o.cause, o.rule_id, u.name as rule, o.agent_id, a.handle as agent, o.new_key,
+       o.reason, o.rate_per_second, o.state, o.total, o.done, o.skipped, o.step, o.after_age, o.after_id, o.created_at, o.ended_at,
+       o.ended_by, e.id as step_id, e.state as step_state, e.error as step_error
   from mainspring.operations o
   left join mainspring.effects e on e.tenant_id = o.tenant_id and e.kind = 'operation' and e.key = o.id || ':' || o.step
+  left join mainspring.rules u on u.tenant_id = o.tenant_id and u.id = o.rule_id
+  left join mainspring.accounts a on a.tenant_id = o.tenant_id and a.id = o.agent_id
  where o.tenant_id = $1 and o.id < $2
  order by o.id desc
  limit $3;
 
 -- name: operation
-select o.id, o.verb, o.account_id, o.actor, o.kind, o.cause, o.new_key, o.reason, o.rate_per_second, o.state, o.total, o.done,
-       o.skipped, o.step, o.after_age, o.after_id, o.created_at, o.ended_at, o.ended_by, e.id as step_id, e.state as step_state,
-       e.error as step_error
+select o.id, o.verb, o.account_id, o.actor, o.kind, o.cause, o.rule_id, u.name as rule, o.agent_id, a.handle as agent, o.new_key,
+       o.reason, o.rate_per_second, o.state, o.total, o.done, o.skipped, o.step, o.after_age, o.after_id, o.created_at, o.ended_at,
+       o.ended_by, e.id as step_id, e.state as step_state, e.error as step_error
   from mainspring.operations o
   left join mainspring.effects e on e.tenant_id = o.tenant_id and e.kind = 'operation' and e.key = o.id || ':' || o.step
+  left join mainspring.rules u on u.tenant_id = o.tenant_id and u.id = o.rule_id
+  left join mainspring.accounts a on a.tenant_id = o.tenant_id and a.id = o.agent_id
  where o.tenant_id = $1 and o.id = $2;
 
 -- name: move_operation

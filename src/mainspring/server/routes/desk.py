@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from mainspring.operators import model
 from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
-from mainspring.operators.model import RATE_MAX, RATE_MIN, Asked, Decision, Described, Named
+from mainspring.operators.model import RATE_MAX, RATE_MIN, Asked, Decision, Named
 from mainspring.server.answers import (
     DeskPage,
     DiscardedOut,
@@ -35,28 +35,35 @@ router = APIRouter(prefix="/desk", tags=["desk"], route_class=Route)
 _NDJSON = "application/x-ndjson"
 
 
+_KIND, _CAUSE = "An effect's kind, or `run`", "As the groups name it"
+_RULE, _AGENT = (
+    "Of this rule, by name or id",
+    "Of this agent, by handle or id: its runs, and what launches or pins it",
+)
+Kind = Annotated[str | None, Query(max_length=64, description=_KIND)]
+Cause = Annotated[str | None, Query(max_length=200, description=_CAUSE)]
+Rule = Annotated[str | None, Query(min_length=1, max_length=200, description=_RULE)]
+Agent = Annotated[str | None, Query(min_length=1, max_length=200, description=_AGENT)]
+
+
 class Which(BaseModel):
-    """Which dead letters are meant: these ids, or all of a kind or cause."""
+    """Which dead letters are meant: these ids, or all of a kind, cause, rule and agent."""
 
     model_config = ConfigDict(extra="forbid")
 
     ids: list[UUID] = Field(default_factory=list, max_length=ASKED_MAX)
-    kind: str | None = Field(
-        default=None, min_length=1, max_length=64, description="An effect's kind, or `run`"
-    )
-    cause: str | None = Field(default=None, min_length=1, max_length=200, description="As the groups name it")
+    kind: str | None = Field(default=None, min_length=1, max_length=64, description=_KIND)
+    cause: str | None = Field(default=None, min_length=1, max_length=200, description=_CAUSE)
+    rule: str | None = Field(default=None, min_length=1, max_length=200, description=_RULE)
+    agent: str | None = Field(default=None, min_length=1, max_length=200, description=_AGENT)
     all: StrictBool = Field(default=False, description="Everything on the desk; said, never implied")
 
     @model_validator(mode="after")
     def _names_something(self) -> Which:
-        described = self.kind is not None or self.cause is not None or self.all
+        described = self.all or any((self.kind, self.cause, self.rule, self.agent))
         if bool(self.ids) == described:
-            raise ValueError("name either ids, or kind and cause, or all")
+            raise ValueError("name either ids, or any of kind, cause, rule and agent, or all")
         return self
-
-    def asked(self) -> Asked:
-        """Return it as the desk takes it."""
-        return Named(tuple(self.ids)) if self.ids else Described(kind=self.kind, cause=self.cause)
 
 
 class Plan(Which):
@@ -109,20 +116,31 @@ async def list_letters(
     request: Request,
     caller: Annotated[Caller, require("desk.list")],
     page: Paging,
-    kind: Annotated[str | None, Query(max_length=64, description="An effect's kind, or `run`")] = None,
+    kind: Kind = None,
+    rule: Rule = None,
+    agent: Agent = None,
     group_by: Annotated[Literal["cause"] | None, Query()] = None,
 ) -> dict[str, Any]:
     """List dead letters, the latest first; or group them by cause, the most frequent first."""
+    desk, tenant, behind = _desk(request), caller.tenant_id, _behind(page)
+    asked = await desk.described(tenant, kind=kind, rule=rule, agent=agent)
     if group_by == "cause":
-        groups, uncounted = await _desk(request).groups(caller.reader, kind=kind)
+        groups, uncounted = await desk.groups(caller.reader, asked)
         return {"data": groups, "next": None, "uncounted": uncounted}
-    letters, following = await _desk(request).letters(
-        caller.reader, kind=kind, after=_behind(page), limit=page.limit
-    )
+    letters, following = await desk.letters(caller.reader, asked, after=behind, limit=page.limit)
     return {
         "data": [letter.as_json() for letter in letters],
         "next": None if following is None else seal(following[0].isoformat(), following[1]),
     }
+
+
+async def _asked(request: Request, caller: Caller, body: Which) -> Asked:
+    """Return what is meant as the desk takes it. Raises NotFound for a rule or an agent that there is not."""
+    if body.ids:
+        return Named(tuple(body.ids))
+    return await _desk(request).described(
+        caller.tenant_id, kind=body.kind, cause=body.cause, rule=body.rule, agent=body.agent
+    )
 
 
 def _behind(page: PageQuery) -> tuple[datetime, UUID] | None:
@@ -139,7 +157,8 @@ async def plan_replay(
     request: Request, caller: Annotated[Caller, require("desk.plan")], body: Plan
 ) -> dict[str, Any]:
     """Say what a replay would do, in which order, and what it would leave alone. Changes nothing."""
-    return await _desk(request).plan(caller.reader, body.asked(), new_key=body.new_key)
+    asked = await _asked(request, caller, body)
+    return await _desk(request).plan(caller.reader, asked, new_key=body.new_key)
 
 
 _STARTED: dict[int | str, dict[str, Any]] = {
@@ -166,7 +185,7 @@ async def discard(
 async def _decided(
     request: Request, response: Response, caller: Caller, body: Paced, decision: Decision
 ) -> dict[str, Any]:
-    asked = body.asked()
+    asked = await _asked(request, caller, body)
     if isinstance(asked, Named):
         return await _desk(request).decide(caller.actor, asked.ids, decision)
     operation = await request.app.state.services.operations.start(
@@ -186,14 +205,17 @@ async def _decided(
 async def export_letters(
     request: Request,
     caller: Annotated[Caller, require("desk.export")],
-    kind: Annotated[str | None, Query(max_length=64, description="An effect's kind, or `run`")] = None,
-    cause: Annotated[str | None, Query(max_length=200, description="As the groups name it")] = None,
+    kind: Kind = None,
+    cause: Cause = None,
+    rule: Rule = None,
+    agent: Agent = None,
 ) -> StreamingResponse:
     """Give dead letters whole, as NDJSON: error, attempts, and what each was to do."""
-    asked = Described(kind=kind, cause=cause)
+    desk, tenant = _desk(request), caller.tenant_id
+    asked = await desk.described(tenant, kind=kind, cause=cause, rule=rule, agent=agent)
 
     async def lines() -> AsyncIterator[bytes]:
-        async for part in _desk(request).export(caller.reader, asked):
+        async for part in desk.export(caller.reader, asked):
             yield b"".join(msgspec.json.encode(jsonable_encoder(letter)) + b"\n" for letter in part)
 
     return StreamingResponse(lines(), media_type=_NDJSON)

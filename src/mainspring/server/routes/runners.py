@@ -124,6 +124,9 @@ class Answer(BaseModel):
 
     run: ClaimedRun | None
     drain: bool
+    slots: dict[str, int] = Field(
+        description="How many runs of each agent that was asked for go on at once, on all runners together"
+    )
 
 
 def _runners(request: Request) -> RunnerService:
@@ -180,7 +183,7 @@ async def claim(
     with request.app.state.load.wait(caller.tenant_id):
         claimed = await or_gone(request, service.claim(asked, wait_seconds=wait)) or Claimed()
     run = None if claimed.work is None else claimed.work.as_json(service.policy)
-    return {"run": run, "drain": claimed.drain}
+    return {"run": run, "drain": claimed.drain, "slots": claimed.slots}
 
 
 @router.post("/runner/leave", status_code=204)
