@@ -38,6 +38,7 @@ def run(
         text=True,
         check=False,
         pass_fds=pass_fds,
+        timeout=60,  # one that serves where it should refuse
     )
 
 
