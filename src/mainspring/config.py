@@ -77,7 +77,7 @@ class Settings(BaseSettings):
         default=10.0, ge=0, le=600, description="time to hand work back at shutdown"
     )
 
-    pool_size: int = Field(default=10, ge=2, le=200, description="database connections of one process")
+    pool_size: int = Field(default=10, ge=3, le=200, description="database connections of one process")
     statement_cache_size: int = Field(
         default=100, ge=0, le=10_000, description="prepared statements kept per connection; 0 behind a pooler"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -25,7 +26,9 @@ async def migrated(fresh_database):
     return await fresh_database("server")
 
 
-def run(tmp_path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path, *words: str, pass_fds: tuple[int, ...] = (), **settings: str
+) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     return subprocess.run(
         [sys.executable, "-m", "mainspring", "server", *words],
@@ -34,6 +37,8 @@ def run(tmp_path, *words: str, **settings: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
+        pass_fds=pass_fds,
+        timeout=60,  # one that serves where it should refuse
     )
 
 
@@ -107,6 +112,29 @@ def test_a_socket_that_was_not_handed_down_is_said_to_be_none(migrated, tmp_path
     refused = run(tmp_path, "run", DATABASE_URL=migrated.url, LISTEN_FD="777")
     assert refused.returncode == 1
     assert "777 is no open socket" in refused.stderr
+
+
+@pytest.mark.parametrize("bound", ["another address", "another port", "a path"])
+def test_a_socket_that_is_bound_elsewhere_than_the_settings_say_is_refused(migrated, tmp_path, bound):
+    port = free_port()
+    with socket.socket(socket.AF_UNIX if bound == "a path" else socket.AF_INET) as sock:
+        match bound:
+            case "another address":
+                sock.bind(("0.0.0.0", port))
+            case "another port":
+                sock.bind(("127.0.0.1", 0))
+            case _:
+                sock.bind(str(tmp_path / "sock"))
+        refused = run(
+            tmp_path,
+            "run",
+            pass_fds=(sock.fileno(),),
+            DATABASE_URL=migrated.url,
+            PORT=str(port),
+            LISTEN_FD=str(sock.fileno()),
+        )
+    assert refused.returncode == 1
+    assert f"and not to 127.0.0.1:{port}" in refused.stderr
 
 
 def test_an_unknown_command_is_a_usage_error_with_a_guess():

@@ -133,6 +133,10 @@ class Hands:
         async with self.store.tenant(effect.tenant_id) as tx:
             return await self.store.attempts(tx, effect.tenant_id, effect.id)
 
+    async def tried(self, tenant: UUID, effect: UUID) -> int | None:
+        async with self.store.tenant(tenant) as tx:
+            return (await self.store.tried(tx, tenant, [effect, new_id()])).get(effect)
+
     async def cancel(self, tenant: UUID, effect: UUID) -> EffectState | None:
         async with self.store.tenant(tenant) as tx:
             return await self.store.cancel(tx, tenant, effect)

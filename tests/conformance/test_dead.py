@@ -71,8 +71,20 @@ async def test_the_attempts_from_before_a_replay_stay_on_record(hands: Hands):
     assert [(attempt.n, attempt.epoch, attempt.outcome) for attempt in attempts] == [
         (1, 0, "retry"), (2, 0, "failed"), (3, 1, "failed"),
     ]  # fmt: skip
+    assert await hands.tried(tenant, dead.id) == 1  # under the key that it has now
     await hands.replay(tenant, [dead.id], new_key=True)
     assert (await hands.claim_one()).epoch == 2
+    assert await hands.tried(tenant, dead.id) is None
+
+
+async def test_the_attempts_under_one_key_are_counted_together_however_often_it_is_replayed(hands: Hands):
+    tenant = await hands.tenant()
+    dead = await hands.dead(tenant, spent=1)
+    await hands.dead(tenant, key="another")
+    await hands.replay(tenant, [dead.id])
+    assert await hands.settles(await hands.claim_one(), Failed("still"))
+    assert await hands.tried(tenant, dead.id) == 3
+    assert await hands.tried(await hands.tenant(), dead.id) is None
 
 
 async def test_only_dead_effects_of_this_tenant_are_replayed(hands: Hands):

@@ -221,6 +221,15 @@ async def test_what_could_not_be_tried_is_no_attempt(hands: Hands):
     assert ((await hands.row(effect)).outcome, (await hands.row(effect)).error) == ("deferred", "down")
 
 
+async def test_what_was_tried_and_told_to_come_back_later_is_one(hands: Hands):
+    await hands.owe_one(await hands.tenant())
+    effect = await hands.claim_one()
+    assert await hands.settles(effect, Deferred("too many", after_seconds=0, tried=True))
+    [attempt] = await hands.attempts(effect)
+    assert (attempt.outcome, attempt.error) == ("deferred", "too many")
+    assert (await hands.row(effect)).attempts == 0
+
+
 # cancelling ---------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,41 @@ SCRIPT = Path(__file__).with_name("supervised.py")
 DEADLINE_SECONDS = 30
 
 
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is named as ours are."""
+    with subprocess.Popen([sys.executable, "-c", "input()", "mainspring"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("said", ["nothing", "another birth"])
+def test_whoever_has_the_process_id_of_a_dead_child_lives_on(
+    stranger: subprocess.Popen[bytes], said: str
+) -> None:
+    births = {} if said == "nothing" else {"server": f"{processes.birth(stranger.pid)}0"}
+    processes.end_strangers({"server": stranger.pid}, births, word="mainspring", grace_seconds=0)
+    assert isinstance(processes.inspect(stranger.pid), processes.Alive)
+    assert stranger.poll() is None
+
+
+def test_nobody_ends_himself() -> None:
+    mine = processes.birth(os.getpid())
+    assert mine is not None
+    argv = processes.inspect(os.getpid())
+    assert isinstance(argv, processes.Alive)
+    processes.end_strangers(
+        {"server": os.getpid()}, {"server": mine}, word=argv.argv[0], grace_seconds=0
+    )  # or no test ran from here on
+
+
+def test_a_child_that_was_left_behind_is_ended(stranger: subprocess.Popen[bytes]) -> None:
+    born = processes.birth(stranger.pid)
+    assert born is not None
+    processes.end_strangers({"server": stranger.pid}, {"server": born}, word="mainspring", grace_seconds=0)
+    assert stranger.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+
+
 class Supervised:
     """A running supervised.py and what it says."""
 

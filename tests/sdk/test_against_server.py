@@ -391,6 +391,47 @@ def test_a_refused_token_ends_the_runner_with_the_code_of_that(
     assert "mainspring:" in err
 
 
+GIVES_UP = """
+from mainspring.sdk import NeedsInput, execution
+execution.UNRESPONSIVE_SECONDS = 0.1
+runner = Runner(wait_seconds=1)
+@runner.agent(sys.argv[1], timeout_seconds=0.1 if sys.argv[2] == "overstays" else 600)
+async def work(run: Run):
+    await run.progress("called")
+    match sys.argv[2]:
+        case "waits longer than the server lets it":
+            await run.retry(after_seconds=14 * 86400)
+        case "asks with two options that are one":
+            return NeedsInput("which?", ("a", "A"))
+        case "overstays":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                while runner._shift._liveness._held:  # until its claim is kept no longer; the lease has not run out then
+                    await asyncio.sleep(0.01)
+                raise
+runner.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("waits longer than the server lets it", "its result was refused: "),
+        ("asks with two options that are one", "its result was refused: "),
+        ("overstays", "timed out after 0.1 s"),
+    ],
+)
+def test_a_run_that_its_runner_gives_up_is_a_dead_letter_and_is_not_done_over(
+    server: DevServer, agent: str, start: Started, tmp_path: Path, how: str, error: str
+) -> None:
+    run_id = launch(server, agent)
+    start(script(tmp_path, GIVES_UP), agent, how)
+    run = reaches(server, run_id, "failed")
+    assert run["error"].startswith(error)
+    assert (run["attempts"], said(server, run_id).count("called")) == (1, 1)
+
+
 ASKS = """
 runner = Runner(wait_seconds=1)
 @runner.agent(sys.argv[1], timeout_seconds=float(sys.argv[2]))

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Liveness, Lost, News
+from mainspring.sdk.liveness import (
+    ASKS_MAX,
+    Broken,
+    CancelAsked,
+    DrainAsked,
+    Liveness,
+    Lost,
+    News,
+    Overdue,
+    TurnedAway,
+)
 from mainspring.sdk.profile import Profile
 from mainspring.sdk.protocol import Claimed, Trigger
 from tests.sdk.wire_server import CLAIM_LOST, CUT, Says, WireServer, problem
@@ -83,16 +93,24 @@ def test_cancel_and_drain_are_told(kept: Kept, wire: WireServer) -> None:
     assert kept.news == [("c", CancelAsked()), (None, DrainAsked())]
 
 
-@pytest.mark.parametrize("answer", [CLAIM_LOST, problem(401, "unauthorized"), problem(404, "not_found")])
-def test_a_claim_that_is_lost_is_told_once_and_kept_no_longer(
-    kept: Kept, wire: WireServer, answer: Says
+@pytest.mark.parametrize(
+    ("answer", "news"),
+    [
+        (CLAIM_LOST, Lost),
+        (problem(404, "not_found"), Lost),
+        (problem(401, "unauthorized"), TurnedAway),
+        (problem(422, "invalid"), TurnedAway),
+    ],
+)
+def test_a_claim_that_is_lost_or_turned_away_is_told_once_and_kept_no_longer(
+    kept: Kept, wire: WireServer, answer: Says, news: type[News]
 ) -> None:
     kept.liveness.hold(CLAIM)
     wire.always("heartbeat", answer)
     kept.at(20)
     kept.at(40)
     assert [claim_id for claim_id, _ in kept.news] == ["c"]
-    assert isinstance(kept.news[0][1], Lost)
+    assert isinstance(kept.news[0][1], news)
     assert len(wire.of("heartbeat")) == 1
 
 
@@ -111,7 +129,19 @@ def test_our_own_clock_ends_what_has_gone_on_too_long_without_asking(kept: Kept,
     kept.at(20)
     kept.at(40)
     assert len(wire.of("heartbeat")) == 1
-    assert isinstance(kept.news[0][1], Lost)
+    assert kept.news == [("c", Overdue())], "which is not for the server's Lost to say"
+
+
+def test_more_questions_than_a_beat_may_name_are_named_by_turns(kept: Kept, wire: WireServer) -> None:
+    kept.liveness.hold(CLAIM)
+    asked = [f"ask-{n}" for n in range(ASKS_MAX + 20)]
+    for one in asked:
+        kept.liveness.listen("c", one)
+    kept.at(20)
+    kept.at(40)
+    named = [beat.body["asks"] for beat in wire.of("heartbeat")]
+    assert [len(names) for names in named] == [ASKS_MAX, ASKS_MAX]
+    assert set(named[0]) | set(named[1]) == set(asked)
 
 
 def test_a_longer_limit_replaces_the_first(kept: Kept, wire: WireServer) -> None:

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from mainspring.sdk import Client, Conflict, MainspringError, NotAuthorized, Run, Runner, Unreachable
+from mainspring.sdk import (
+    Client,
+    Conflict,
+    Done,
+    MainspringError,
+    NotAuthorized,
+    Outcome,
+    Run,
+    Runner,
+    Unreachable,
+)
+from mainspring.sdk import execution as executions
 from mainspring.sdk.errors import Misdeclared
 from mainspring.sdk.execution import Agent
 from mainspring.sdk.introduction import introduced
@@ -117,6 +128,29 @@ async def test_a_result_that_is_no_text_fails_the_run(runner: Runner, wire: Wire
         return {"not": "text"}  # type: ignore[return-value]
 
     assert (await finish_one(runner, wire))["error"] == "the handler returned dict; a result is text"
+
+
+async def test_a_result_that_cannot_be_sent_ends_neither_its_runner_nor_the_next(
+    runner: Runner, wire: WireServer, spool: Path
+) -> None:
+    left = a_run()
+    Spool(spool).put(Spooled(left["id"], left["claim_id"], {"outcome": "done", "result": "\udc80"}))
+
+    @runner.agent("coder")
+    async def coder(run: Run) -> Outcome:
+        if run.id == bad["id"]:
+            return Done({"not": "text"})  # type: ignore[arg-type]
+        return Done("text")
+
+    bad, good = wire.offer(a_run()), wire.offer(a_run())
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "complete", 3)
+    said = {asked.path.split("/")[2]: asked.body for asked in wire.of("complete")}
+    assert said[left["id"]]["outcome"] == "failed"
+    assert said[left["id"]]["error"].startswith("its result was refused: it cannot be sent")
+    assert said[bad["id"]]["error"] == "the handler ended with Done, and dict where a text belongs"
+    assert said[good["id"]]["result"] == "text"
+    assert Spool(spool).waiting() == []
 
 
 # Stopping -----------------------------------------------------------------------------------------------------
@@ -301,10 +335,35 @@ async def test_a_result_that_nobody_wants_is_not_sent_for_ever(
         return "did it"
 
     wire.script("complete", answer)
-    await finish_one(runner, wire)
-    assert len(wire.of("complete")) == 1
+    wire.offer(a_run())
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "complete", 2 if kept == "refused" else 1)
+    assert [asked.body["outcome"] for asked in wire.of("complete")] == ["done", "failed"][
+        : 2 if kept == "refused" else 1
+    ]
     assert Spool(spool).waiting() == []
     assert (spool / "refused").is_dir() == (kept == "refused")
+
+
+async def test_a_claim_that_was_given_up_and_comes_again_is_completed_and_not_done_again(
+    runner: Runner, wire: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executions, "GIVEN_AGAIN_SECONDS", 0.0)
+    begun = []
+
+    @runner.agent("coder")
+    async def coder(run: Run) -> str:
+        begun.append(run.id)
+        return "did it"
+
+    wire.script("complete", problem(422, "invalid"), problem(422, "invalid"))
+    run = wire.offer(a_run())
+    async with AtWork(runner):
+        await seen(wire.wait_asked, "complete", 2)
+        wire.offer(run)
+        await seen(wire.wait_asked, "complete", 3)
+    assert len(begun) == 1
+    assert [asked.body["outcome"] for asked in wire.of("complete")] == ["done", "failed", "retry"]
 
 
 async def test_a_full_disk_does_not_keep_a_result_from_the_server(

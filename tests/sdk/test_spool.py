@@ -48,6 +48,31 @@ def test_a_file_that_is_no_result_is_set_aside_and_stops_no_other(tmp_path: Path
     assert [path.suffix for path in tmp_path.iterdir() if broken.run_id in path.name] == [".unreadable"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{{"run_id": "{run}", "claim_id": "{claim}", "body": {{"outcome": "retry", "after_seconds": Infinity}}}}',
+        '{{"run_id": "{run}", "claim_id": "{claim}", "body": []}}',
+        '{{"run_id": "{run}", "claim_id": "else", "body": {{"outcome": "done"}}}}',
+    ],
+)
+def test_a_file_that_could_never_be_sent_is_set_aside(tmp_path: Path, text: str) -> None:
+    one = a_result()
+    path = tmp_path / f"{one.run_id}.{one.claim_id}.json"
+    path.write_text(text.format(run=one.run_id, claim=one.claim_id))
+    assert Spool(tmp_path).waiting() == []
+    assert [left.suffix for left in tmp_path.iterdir()] == [".unreadable"]
+
+
+def test_what_is_no_json_is_not_written(tmp_path: Path) -> None:
+    one = a_result()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Spool(tmp_path).put(
+            Spooled(one.run_id, one.claim_id, {"outcome": "retry", "after_seconds": float("inf")})
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_the_server_refuses_is_kept_with_its_reason(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     result = a_result()

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.sdk import Blocked, Cancelled, Done, Failed, NotConfigured, Outcome, Retry, profile
+from mainspring.sdk import (
+    Blocked,
+    Cancelled,
+    Done,
+    Failed,
+    NeedsInput,
+    NotConfigured,
+    Outcome,
+    Retry,
+    profile,
+)
 from mainspring.sdk.backoff import CAP_SECONDS, delay_seconds
 from mainspring.sdk.errors import ClaimLost, Conflict, NotAuthorized, NotFound, Refused, Unreachable
 from mainspring.sdk.execution import Ending, Raised, Returned, Why, judge
@@ -80,6 +90,7 @@ CUT_OFF = Raised(asyncio.CancelledError())
         ("timeout", None, Returned("in time"), Done("in time")),
         ("drain", None, CUT_OFF, HandedBack()),
         ("drain", None, Returned("in time"), Done("in time")),
+        ("refused", None, Returned("in time"), Done("in time")),
         ("lost", None, Returned("in time"), None),
         ("lost", Failed("f"), CUT_OFF, None),
     ],
@@ -88,6 +99,39 @@ def test_how_a_handler_ended_and_why_it_was_stopped_decide_the_outcome(
     why: Why | None, decided: Outcome | None, ending: Ending, outcome: Outcome | HandedBack | None
 ) -> None:
     assert judge(why, decided, ending, 60) == outcome
+
+
+def test_a_run_whose_heartbeats_are_refused_spends_its_attempt() -> None:
+    verdict = judge("refused", None, CUT_OFF, 60)
+    assert isinstance(verdict, Retry)
+    assert verdict.error.startswith("the server refused the run's heartbeats")
+
+
+@pytest.mark.parametrize("said_by", ["the run", "return"])
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Done({"a": 1}), "Done, and dict where a text belongs"),  # type: ignore[arg-type]
+        (Failed(None), "Failed, and NoneType where a text belongs"),  # type: ignore[arg-type]
+        (Blocked(7), "Blocked, and int where a text belongs"),  # type: ignore[arg-type]
+        (Retry(b"x"), "Retry, and bytes where a text belongs"),  # type: ignore[arg-type]
+        (Retry(after_seconds=float("inf")), "Retry, and after_seconds=inf"),
+        (Retry(after_seconds=float("nan")), "Retry, and after_seconds=nan"),
+        (Retry(after_seconds=True), "Retry, and bool where seconds belong"),
+        (Retry(after_seconds="5"), "Retry, and str where seconds belong"),  # type: ignore[arg-type]
+        (NeedsInput(None), "NeedsInput, and NoneType where a text belongs"),  # type: ignore[arg-type]
+        (NeedsInput("q", "ab"), "NeedsInput, and options that are no list of texts"),  # type: ignore[arg-type]
+        (NeedsInput("q", (1,)), "NeedsInput, and options that are no list of texts"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_outcome_of_a_value_that_is_none_is_a_failure(outcome: Outcome, error: str, said_by: str) -> None:
+    decided, ending = (outcome, CUT_OFF) if said_by == "the run" else (None, Returned(outcome))
+    assert judge(None, decided, ending, 60) == Failed(f"the handler ended with {error}")
+
+
+def test_an_error_that_is_an_exception_is_its_text() -> None:
+    verdict = judge(None, None, Returned(Failed(ValueError("no such branch"))), 60)  # type: ignore[arg-type]
+    assert verdict == Failed("ValueError: no such branch\n")
 
 
 def test_a_handler_that_cancels_itself_has_failed() -> None:

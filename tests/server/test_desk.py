@@ -342,21 +342,32 @@ def row(state=EffectState.DEAD, outcome="failed", seq: int | None = 1) -> Effect
 def test_only_a_definite_failure_gets_a_new_key_unasked():
     rows = [row(outcome=word) for word in ("failed", "unknown", "exhausted", "worker_crashed", "target_down")]
     ids = [one.id for one in rows]
-    assert [one.new_key for one in plan(ids, rows).eligible] == [True, False, False, False, False]
-    assert {one.new_key for one in plan(ids, rows, new_key=True).eligible} == {True}
-    assert {one.new_key for one in plan(ids, rows, new_key=False).eligible} == {False}
+    once = dict.fromkeys(ids, 1)
+    assert [one.new_key for one in plan(ids, rows, tried=once).eligible] == [True, False, False, False, False]
+    assert {one.new_key for one in plan(ids, rows, tried=once, new_key=True).eligible} == {True}
+    assert {one.new_key for one in plan(ids, rows, tried=once, new_key=False).eligible} == {False}
+
+
+@pytest.mark.parametrize(
+    ("of", "tried"),
+    [({}, 2), ({}, 0), ({"crashes": 1}, 1), ({"deferrals": 1}, 1)],
+    ids=["an attempt before it", "no attempt is known", "a worker ended while it ran it", "it was put off"],
+)
+def test_a_definite_failure_says_nothing_of_what_was_before_it(of, tried):
+    one = replace(row(), **of)
+    assert [each.new_key for each in plan([one.id], [one], tried={one.id: tried}).eligible] == [False]
 
 
 def test_a_plan_goes_by_the_age_of_events():
     rows = [row(seq=None), row(seq=9), row(seq=2)]
-    planned = plan([one.id for one in rows], rows)
+    planned = plan([one.id for one in rows], rows, tried={})
     assert [one.row.event_seq for one in planned.eligible] == [2, 9, None]
 
 
 def test_what_is_asked_twice_is_planned_once():
     one = row()
     alive = replace(row(), state=EffectState.PENDING)
-    planned = plan([one.id, one.id, alive.id, alive.id], [one, alive])
+    planned = plan([one.id, one.id, alive.id, alive.id], [one, alive], tried={})
     assert [each.row.id for each in planned.eligible] == [one.id]
     assert [each.because for each in planned.skipped] == ["it is pending, not dead"]
 

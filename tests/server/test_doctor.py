@@ -162,7 +162,7 @@ async def test_only_an_operator_is_told(board):
 
 
 async def test_a_database_that_is_away_is_a_finding_and_no_error(world, database):
-    services = await wiring.build(Settings(database_url=database.url, pool_size=2))
+    services = await wiring.build(Settings(database_url=database.url, pool_size=3))
     await services.pool.close()
     diagnosis = await services.doctor.examine(world.tenant)
     assert not diagnosis.ok

@@ -63,7 +63,7 @@ async def round_of_each_loop(services: Services) -> dict[str, Counter[str]]:
 async def test_an_idle_server_asks_as_much_of_many_tenants_as_of_few(fresh_database):
     database = await fresh_database("server")
     conn = await asyncpg.connect(**database.admin)
-    services = await wiring.build(Settings(database_url=database.url, pool_size=2))
+    services = await wiring.build(Settings(database_url=database.url, pool_size=3))
     await conn.execute(TENANTS, 10)
     few = await round_of_each_loop(services)
     await conn.execute(TENANTS, 290)

@@ -140,6 +140,54 @@ async def test_cards_are_found_by_their_label_behind_the_walls_however_often_it_
     assert "card_labels_label" in plan, plan
 
 
+@pytest.fixture(scope="module")
+async def fired(big) -> UUID:
+    """A rule that owes much and has fired often, each time on another card, beside one that has not."""
+    rule = new_id()
+    await big.execute("reset role")
+    await big.execute(
+        f"""
+        insert into mainspring.effects (tenant_id, id, kind, family, key, event_seq, rule_id, rule_version, payload, state, not_before)
+        select '{TENANT}', gen_random_uuid(), 'launch', 'executed', n || ':r', n, '{rule}', 1,
+               jsonb_build_object('card_id', case when n % 100 > 0 then gen_random_uuid() end), 'pending', clock_timestamp()
+          from generate_series(1, {ROWS}) n;
+        insert into mainspring.firings (tenant_id, effect_id, kind, rule_id, card_id, agent_id, event_seq, kept_until)
+        select tenant_id, id, 'launch', rule_id, (payload ->> 'card_id')::uuid, '{AGENT}', event_seq, clock_timestamp()
+          from mainspring.effects where rule_id = '{rule}';
+        analyze mainspring.effects, mainspring.firings
+        """
+    )
+    await big.execute("set role mainspring_app")
+    return rule
+
+
+@pytest.mark.parametrize("card", [new_id(), None], ids=["with a card", "without"])
+async def test_when_a_rule_last_fired_on_a_card_is_read_of_that_card_alone(big, fired, card):
+    asked = (TENANT, fired, card, 7, 600.0, 0, new_id())
+    plan = await plan_of(big, Queries("mainspring.triggers.sql")["pace"], *asked)
+    asked_for = [line for line in plan.splitlines() if "Cond" in line and "card_id" in line]
+    assert plan.count("firings_card") == 2, plan
+    assert ["(card_id = $3)" in line for line in asked_for] == [True, False], plan
+    assert ["(card_id IS NULL)" in line for line in asked_for] == [False, True], plan
+
+
+@pytest.mark.parametrize("card", [new_id(), None], ids=["with a card", "without"])
+async def test_whether_a_later_launch_takes_the_place_of_one_is_read_of_that_card_alone(big, fired, card):
+    """As the server asks it: of what payloads say no index is used behind the walls."""
+    name = "later_launch_without_card" if card is None else "later_launch_on_card"
+    asked = (TENANT, fired, 7) if card is None else (TENANT, fired, card, card, 7)
+    await big.execute("set role mainspring_system")
+    try:
+        plan = await plan_of(big, Queries("mainspring.triggers.sql")[name], *asked)
+    finally:
+        await big.execute("set role mainspring_app")
+    assert "Seq Scan" not in plan, plan
+    waits, launched = plan.split("effects_waiting", 1)[1].split("firings_card", 1)
+    by = "IS NULL" if card is None else "= $4"
+    assert f"((payload ->> 'card_id'::text) {by})" in waits, plan
+    assert ("(card_id IS NULL)" if card is None else "(card_id = $3)") in launched, plan
+
+
 async def test_forgetting_what_fired_asks_for_its_effects_by_their_keys(big):
     """As many as have fired within the hour may be looked at; what else was ever owed is not read."""
     transaction = big.transaction()
@@ -148,6 +196,7 @@ async def test_forgetting_what_fired_asks_for_its_effects_by_their_keys(big):
         await big.execute("reset role")
         await big.execute(
             """
+            delete from mainspring.firings;
             insert into mainspring.firings (tenant_id, effect_id, kind, event_seq, kept_until)
             select tenant_id, id, 'webhook', event_seq, clock_timestamp() from mainspring.effects;
             analyze mainspring.firings;

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import Context
+from uuid import UUID
 
 import pytest
 
 from mainspring import wiring
 from mainspring.config import Settings
 from mainspring.db import as_request
+from mainspring.ids import new_id
 from mainspring.wiring import Services
 
 
@@ -55,6 +58,36 @@ async def test_a_rush_of_requests_leaves_connections_to_the_engine(crowded: Serv
         assert rush.holding.locked(), "the others wait for their turn"
     await rush.end()
     assert [task.exception() for task in rush.tasks] == [None] * 6
+
+
+async def test_so_does_the_smallest_pool_that_is_allowed(database) -> None:
+    smallest = next(one.ge for one in Settings.model_fields["pool_size"].metadata if hasattr(one, "ge"))
+    services = await wiring.build(Settings(database_url=database.url, pool_size=smallest))
+    try:
+        rush = Rush(services, smallest)
+        await rush.hold(1)
+        held = asyncio.Event()
+        async with asyncio.timeout(20):
+            async with services.spine.worker.transaction(await _tenant(services)):
+                renewing = asyncio.create_task(_renew(services, held), context=Context())
+                await held.wait()
+        await renewing
+        assert rush.holding.locked(), "requests have one among them"
+        await rush.end()
+    finally:
+        await services.stop()
+
+
+async def _tenant(services: Services) -> UUID:
+    tenant = new_id()
+    await services.spine.create_tenant(tenant, "acme")
+    return tenant
+
+
+async def _renew(services: Services, held: asyncio.Event) -> None:
+    async with services.db.system("renew") as scope:
+        await scope.fetchval("select 1")
+        held.set()
 
 
 async def test_one_that_is_cancelled_while_it_waits_takes_no_turn_away(crowded: Services) -> None:

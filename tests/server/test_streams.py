@@ -162,7 +162,7 @@ async def test_what_is_committed_is_told_with_its_seq_as_id(board, reading):
 
 
 async def test_who_comes_back_goes_on_behind_the_last_id_at_any_process(world, reading, database):
-    other = await wiring.build(Settings(database_url=database.url, pool_size=2))
+    other = await wiring.build(Settings(database_url=database.url, pool_size=3))
     try:
         await happen(world, 5)
         here, there = reading(last=2), reading(last=2, app=create_app(other))
@@ -344,7 +344,7 @@ async def test_one_question_reads_for_all_streams(world, reading):
 
 
 async def test_a_stop_says_bye_and_when_to_come_back(database):
-    services = await wiring.build(Settings(database_url=database.url, pool_size=2))
+    services = await wiring.build(Settings(database_url=database.url, pool_size=3))
     try:
         app = create_app(services)
         _, _, tokens = await people(services)

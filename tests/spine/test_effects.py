@@ -224,6 +224,16 @@ def test_what_could_not_be_tried_is_no_attempt():
     assert moved(Deferred(after_seconds=1), attempts=2, crashes=1).plain
 
 
+def test_what_is_told_to_come_back_later_is_an_attempt_and_comes_back_later_every_time():
+    """Or one that is told "in a second" for a week would be sent, and noted, six hundred thousand times."""
+    told = Deferred("answered 429", after_seconds=1, tried=True)
+    waits = [moved(told, deferrals=n) for n in range(4)]
+    assert not any(one.plain for one in waits)
+    assert {(one.attempts, one.deferred) for one in waits} == {(0, True)}
+    assert [one.delay_seconds for one in waits] == [5, 15, 45, 135]
+    assert moved(Deferred(after_seconds=600, tried=True)).delay_seconds == 600
+
+
 def test_dropped_says_why():
     settlement = moved(Dropped("rule disabled"))
     assert (settlement.state, settlement.outcome) == (EffectState.DROPPED, "dropped(rule disabled)")

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from mainspring.ids import new_id
-from mainspring.spine import drain
+from mainspring.spine import desk, drain
 from mainspring.spine.drain import ENGINE_VERSION, Drain
 from mainspring.spine.effects import (
     CRASHES_ALONE,
@@ -29,6 +29,7 @@ from mainspring.spine.effects import (
     Outcome,
     Owed,
     Retry,
+    Unknown,
 )
 from mainspring.spine.engine import Ran, Spine, SpineSettings
 from mainspring.spine.errors import Definitive, Misuse, Transient
@@ -264,6 +265,38 @@ async def test_a_failing_effect_is_tried_again_under_the_same_idempotency_key(sh
     assert (await shop.row(tenant)).state == EffectState.DONE
     attempts = await shop.hands.attempts(shop.mailed[-1])
     assert [attempt.outcome for attempt in attempts] == ["retry", "retry", "done"]
+
+
+@pytest.mark.parametrize(
+    ("before", "keys"),
+    [
+        (None, 2),
+        (Unknown("no answer within 30 s"), 1),
+        (Retry("answered 503", after_seconds=0), 1),
+        (Deferred("answered 429", after_seconds=0, tried=True), 1),
+        (Deferred("it did not say whether it was sent", after_seconds=0), 1),
+    ],
+    ids=["refused at once", "time-out", "5xx", "429", "deferred"],
+)
+async def test_a_refusal_after_a_time_out_keeps_its_key_when_it_is_replayed(
+    shop: Shop, before: Outcome | None, keys: int
+):
+    """What was asked first may have happened, whatever was answered when it was asked again."""
+    tenant = await shop.hands.tenant()
+    await shop.pay(tenant, "42")
+    outcomes = [*([before] if before else []), Failed("answered 409: seen already")]
+    shop.answer = lambda effect: outcomes.pop(0) if outcomes else Done()
+    for _ in range(len(outcomes)):
+        await shop.run()
+        await shop.hands.age(100)
+    row = await shop.row(tenant)
+    assert (row.state, row.outcome) == (EffectState.DEAD, "failed")
+    async with shop.spine.open(tenant) as tx:
+        by = desk.By(actor_id=None, actor={})
+        await desk.replay(shop.hands.store, tx, [row.id], new_key=None, by=by)
+    await shop.run()
+    assert (await shop.row(tenant)).state == EffectState.DONE
+    assert len({effect.idempotency_key for effect in shop.mailed}) == keys
 
 
 async def test_an_effect_that_fails_too_often_is_dead_and_its_tenants_log_says_so(shop: Shop):
@@ -891,7 +924,11 @@ async def test_what_is_in_hand_at_shutdown_is_handed_back_unspent(shop: Shop, ki
     assert (row.claim_id, row.lease_until) == (None, None)
     assert await shop.log(tenant) == []
     # at once, without waiting for the lease
-    assert [effect.key for effect in await shop.hands.claim(kind)] == ["42"]
+    [effect] = await shop.hands.claim(kind)
+    assert effect.key == "42"
+    # what acts outside may have done so, what is undone has not
+    noted = [attempt.error for attempt in await shop.hands.attempts(effect)]
+    assert noted == (["shutting down"] if kind == "mail" else [])
 
 
 async def test_a_lonely_effect_that_is_running_does_not_hold_up_the_shutdown(shop: Shop):

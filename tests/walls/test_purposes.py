@@ -32,6 +32,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("agents.silence", "silent runs"): (2, "the database's time; which tenants have runs that nobody renews or takes"),
     ("triggers.dispatch", "dispatch sweep"): (1, "which cards' dispatches were never owed"),
     ("triggers.effects", "trim firings"): (1, "trims what limits have counted and count no more"),
+    ("triggers.limits", "later launches"): (1, "one tenant's, by what payloads say: behind the walls no index of that is used"),
     ("triggers.stray", "held rows"): (1, "which rules that are not paused hold rows"),
     ("commands.keys", "trim keys"): (1, "trims answers that were kept long enough"),
     ("chat.nets", "delivery nets"): (4, "whether sessions are lost, messages held past theirs, or agents to be woken, and in which tenants"),

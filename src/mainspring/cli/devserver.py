@@ -76,7 +76,9 @@ def run(options: Options, tell: Callable[[str], None]) -> int:
     except PermissionError as refused:
         raise CliError(f"{state.path} belongs to another user: {refused}") from refused
     if killed is not None:  # its servers were told by the kernel and are ending; they still hold their ports
-        processes.end_strangers(killed.processes or {}, word="mainspring", grace_seconds=_LEFTOVER_SECONDS)
+        processes.end_strangers(
+            killed.processes or {}, killed.births or {}, word="mainspring", grace_seconds=_LEFTOVER_SECONDS
+        )
     state.unintroduce()
     try:
         return _Dev(options, state, tell).run()
@@ -230,6 +232,8 @@ class _Dev:
     def _introduce(self) -> None:
         if not self.urls:
             return
+        pids = self.supervisor.pids()
+        births = {name: born for name, pid in pids.items() if (born := processes.birth(pid)) is not None}
         self.state.introduce(
             Holder(
                 pid=os.getpid(),
@@ -238,7 +242,8 @@ class _Dev:
                 token=self.token,
                 token_file=str(self.state.token),
                 database="yours" if self.postgres is None else "embedded",
-                processes=self.supervisor.pids(),
+                processes=pids,
+                births=births,
             )
         )
 

@@ -74,6 +74,16 @@ def inspect(pid: int) -> Gone | Zombie | Alive:
     return Alive(tuple(os.fsdecode(part) for part in argv.split(b"\0") if part))
 
 
+def birth(pid: int) -> str | None:
+    """When `pid` began, as a text that no other process with this id ever has; None when it is gone, or there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        ticks = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+    return f"{boot}/{ticks}"
+
+
 def _inspect_by_signal(pid: int) -> Gone | Alive:
     try:
         os.kill(pid, 0)
@@ -170,13 +180,18 @@ def stop(child: subprocess.Popen[bytes], ladder: Sequence[tuple[signal.Signals, 
             continue
 
 
-def end_strangers(pids: Mapping[str, int], *, word: str, grace_seconds: float) -> None:
+def end_strangers(
+    pids: Mapping[str, int], births: Mapping[str, str], *, word: str, grace_seconds: float
+) -> None:
     """Wait for processes that are not our children, and kill those that outlast the grace; return when they are gone.
 
-    Only those whose command line holds `word`: a process id may belong to somebody else by now.
+    Only those that were born when `births` says, and whose command line holds `word`: a process id may belong to somebody else by
+    now, to another Mainspring or to ourselves. Of whom no birth is known nobody is ended.
     """
 
-    def is_meant(pid: int) -> bool:
+    def is_meant(name: str, pid: int) -> bool:
+        if pid == os.getpid() or name not in births or births[name] != birth(pid):
+            return False
         match inspect(pid):
             case Alive(argv):
                 return word in argv
@@ -184,10 +199,10 @@ def end_strangers(pids: Mapping[str, int], *, word: str, grace_seconds: float) -
                 return False
 
     until = time.monotonic() + grace_seconds
-    for pid in pids.values():
-        while is_meant(pid) and time.monotonic() < until:
+    for name, pid in pids.items():
+        while is_meant(name, pid) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-        if is_meant(pid):
+        if is_meant(name, pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
             _wait_until_reaped(pid)

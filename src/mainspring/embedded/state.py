@@ -36,6 +36,7 @@ class Holder:
     token_file: str = ""
     database: str = ""
     processes: dict[str, int] | None = None  # name → process id of every child
+    births: dict[str, str] | None = None  # name → when it began, by which it is known again
 
 
 class StateFolder:

@@ -129,7 +129,8 @@ class DeskService:
                     assert_never(asked)
             effects = [letter.id for letter in dead if letter.kind != RUN]
             rows = await self._spine.store.effects_by_id(scope, tenant, effects)
-        planned = spine_desk.plan(effects, rows, new_key=new_key)
+            tried = await self._spine.store.tried(scope, tenant, effects)
+        planned = spine_desk.plan(effects, rows, tried=tried, new_key=new_key)
         keys = {one.row.id: one.new_key for one in planned.eligible}
         return {
             "eligible": [_planned(letter, new_key=keys.get(letter.id)) for letter in dead],

@@ -3,11 +3,15 @@
 Takes a claimed run and the agent's handler; leaves exactly one complete for this claim, in the spool before it is sent.
 If the runner dies before the spool has it, the lease runs out and the run gets another attempt; if it dies after, the
 next runner sends it. A lost claim leaves nothing: what the handler made is another attempt's to make.
+
+Lost is what the server says is lost, and nothing else. A claim that ends here while the server still counts it as held would be
+given to this slot again, and its handler begin again, under the same attempt for ever: so whatever ends here is completed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -29,6 +33,7 @@ from mainspring.sdk.outcomes import (
     NeedsInput,
     Outcome,
     Retry,
+    sound,
     to_wire,
 )
 from mainspring.sdk.protocol import AskNow, Claimed
@@ -40,10 +45,11 @@ _log = logging.getLogger("mainspring.sdk")
 
 LOG_FLUSH_SECONDS = 5.0
 NUDGE_SECONDS = 10.0  # a handler that swallowed its cancellation is cancelled again this often
-UNRESPONSIVE_SECONDS = 30.0  # past its time-out by this much, a handler has lost its run
+UNRESPONSIVE_SECONDS = 30.0  # past its time-out by this much, a handler keeps its run from others no longer
+GIVEN_AGAIN_SECONDS = 1.0  # before a claim that was given up is completed: a server that gives it at once again is not asked in a circle
 
 Handler: TypeAlias = Callable[[Run], Awaitable[str | Outcome | None]]
-Why: TypeAlias = Literal["cancel", "lost", "timeout", "drain"]
+Why: TypeAlias = Literal["cancel", "lost", "refused", "timeout", "drain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +89,14 @@ def judge(
     if why == "lost":
         return None
     if decided is not None:
-        return decided
+        return sound(decided)
     match ending:
         case Returned(str() as result):
             return Done(result)
         case Returned(None):
             return Done()
         case Returned(Done() | Failed() | Blocked() | NeedsInput() | Retry() | Cancelled() as outcome):
-            return outcome
+            return sound(outcome)
         case Returned(value):
             return Failed(f"the handler returned {type(value).__name__}; a result is text")
         case Raised(error):
@@ -104,6 +110,8 @@ def _raised(why: Why | None, error: BaseException, timeout_seconds: float) -> Ou
     match why:
         case "cancel":
             return Cancelled()
+        case "refused":
+            return Retry(f"the server refused the run's heartbeats\n{said}")
         case "timeout":
             return Failed(f"timed out after {timeout_seconds:g} s\n{said}")
         case "drain":
@@ -131,6 +139,7 @@ class Execution:
         self._handling: asyncio.Task[Ending] | None = None
         self._nudging: asyncio.TimerHandle | None = None
         self._asking: Asking | None = None
+        self.given_up = False  # ended here, and no complete of it was taken
 
     def stop(self, why: Why) -> None:
         """Ask the handler to end. The first reason stays, except that a lost claim overrides every other.
@@ -157,15 +166,15 @@ class Execution:
         """Do it all. Raises NotAuthorized when the token is refused."""
         claimed = self.claimed
         if (kept := self._spool.get(claimed.run_id, claimed.claim_id)) is not None:
-            await deliver(
-                self._client, self._spool, kept
-            )  # finished before: only the answer to its complete was lost
+            # finished before: only the answer to its complete was lost
+            self.given_up = not await deliver(self._client, self._spool, kept)
             return
         try:
             if (await protocol.heartbeat(self._client, claimed)).cancel:
                 self.stop("cancel")
         except (ClaimLost, NotFound) as gone:
             _log.info("run %s: not ours any more: %s", claimed.run_id, gone)
+            self.given_up = True
             return
         self._keep(self._agent.timeout_seconds)
         try:
@@ -176,6 +185,11 @@ class Execution:
     async def hand_back(self) -> None:
         """Give the run back untouched."""
         await self._finish(HandedBack())
+
+    async def complete_given_up(self) -> None:
+        """End a claim that this runner has given up and is given again: what was made is gone, and the next attempt begins anew."""
+        await asyncio.sleep(GIVEN_AGAIN_SECONDS)
+        await self._finish(Retry("its runner had given this attempt up"))
 
     async def _work(self) -> None:
         claimed = self.claimed
@@ -189,11 +203,12 @@ class Execution:
                 self._client,
                 clock,
                 listen=partial(self._liveness.listen, claimed.claim_id),
-                lose=partial(self.stop, "lost"),
+                lose=self._lose,
             )
             outcome = await self._handle(Run(claimed, acting, log, self._asking), clock)
             if outcome is None:
                 _log.warning("run %s: lost, what it made is discarded", claimed.run_id)
+                self.given_up = True
                 return
             if isinstance(outcome, Failed):
                 log.write(outcome.error)
@@ -204,6 +219,10 @@ class Execution:
         finally:
             sending.cancel()
             await asyncio.wait({sending})
+
+    def _lose(self) -> None:
+        self._liveness.release(self.claimed.claim_id)  # a late beat would make it ours again
+        self.stop("lost")
 
     def _keep(self, for_seconds: float) -> None:
         self._liveness.hold(self.claimed, for_seconds=for_seconds + UNRESPONSIVE_SECONDS)
@@ -236,7 +255,11 @@ class Execution:
         spooled = Spooled(claimed.run_id, claimed.claim_id, to_wire(outcome))
         try:
             await asyncio.to_thread(self._spool.put, spooled)
-        except OSError as error:  # a full disk must not keep a result from a server that is there
+        except (
+            OSError,
+            TypeError,
+            ValueError,
+        ) as error:  # a full disk must not keep a result from a server that is there
             _log.error(
                 "run %s: its result is not on disk and would be lost with this process: %s",
                 claimed.run_id,
@@ -247,7 +270,7 @@ class Execution:
                 await asyncio.wait_for(log.flush(), LOG_FLUSH_SECONDS)
             except TimeoutError:
                 _log.warning("run %s: the end of its log could not be sent", claimed.run_id)
-        await deliver(self._client, self._spool, spooled)
+        self.given_up = not await deliver(self._client, self._spool, spooled)
 
 
 def _said(outcome: Outcome | HandedBack | None) -> str:
@@ -266,8 +289,29 @@ def _said(outcome: Outcome | HandedBack | None) -> str:
 
 async def deliver(
     client: Client, spool: Spool, spooled: Spooled, *, patience_seconds: float = FOR_EVER
-) -> None:
-    """Send a complete until it is taken or superseded, then forget it. Raises Unreachable, NotAuthorized: it stays."""
+) -> bool:
+    """Send a complete until it is taken or superseded, then forget it. Raises Unreachable, NotAuthorized: it stays.
+
+    One that is refused for good is set aside, and the run fails instead: it must not be held by nobody. False: nothing was taken.
+    """
+    run_id, claim_id = spooled.run_id, spooled.claim_id
+    refused = await _sent(client, spool, spooled, patience_seconds)
+    if refused is None:
+        return True
+    where = spool.refuse(run_id, claim_id, refused)
+    _log.error("run %s: its result was refused: %s; kept in %s", run_id, refused, where)
+    instead = Spooled(run_id, claim_id, to_wire(Failed(f"its result was refused: {refused}")))
+    with contextlib.suppress(OSError):
+        await asyncio.to_thread(spool.put, instead)
+    if (again := await _sent(client, spool, instead, patience_seconds)) is None:
+        return True
+    spool.remove(run_id, claim_id)
+    _log.error("run %s: that it failed was refused, too: %s", run_id, again)
+    return False
+
+
+async def _sent(client: Client, spool: Spool, spooled: Spooled, patience_seconds: float) -> str | None:
+    """Send a complete until it is answered, and forget it; return why it can never be taken, if so, and leave it."""
     run_id, claim_id = spooled.run_id, spooled.claim_id
     try:
         await protocol.complete(client, run_id, claim_id, spooled.body, patience_seconds=patience_seconds)
@@ -277,12 +321,13 @@ async def deliver(
         raise
     except NotFound:
         _log.warning("run %s: no such run for this token; its result stays in %s", run_id, spool.folder)
-        return
+        return None
     except Refused as refused:
-        where = spool.refuse(run_id, claim_id, str(refused))
-        _log.error("run %s: its result was refused: %s; kept in %s", run_id, refused, where)
-        return
+        return str(refused)
+    except (TypeError, ValueError) as unsayable:  # no JSON can be made of it
+        return f"it cannot be sent: {unsayable}"
     spool.remove(run_id, claim_id)
+    return None
 
 
 async def guarded(work: Callable[[], Awaitable[object]]) -> Ending:

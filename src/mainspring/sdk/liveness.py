@@ -3,7 +3,8 @@
 Takes claims to hold; sends a heartbeat for each every third of its lease, and tells what the answers mean. One that waits for people
 asks more often, since somebody waits with it. If the whole
 process dies, the beats stop, the leases run out and the server gives the runs another attempt. If only the handler
-hangs, `until` ends the beats: our own clock may make us give a run up, it never makes us keep one.
+hangs, `until` ends the beats: our own clock may make us give a run up, it never makes us keep one. A claim whose beats end is
+lost only if the server has said so: every other is still the server's to us, and whoever stops working on it completes it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import httpx
 
 from mainspring.sdk.backoff import delay_seconds
-from mainspring.sdk.errors import ClaimLost, Refused, Unreachable
+from mainspring.sdk.errors import ClaimLost, NotFound, Refused, SessionLost, Unreachable
 from mainspring.sdk.profile import Profile
 from mainspring.sdk.protocol import AskNow, Beat, beat
 from mainspring.sdk.wire import API, read_answer, tls
@@ -28,6 +29,7 @@ _log = logging.getLogger("mainspring.sdk")
 
 FOR_EVER = float("inf")
 ASKING_SECONDS = 3.0  # between two beats of a claim that waits for an answer
+ASKS_MAX = 100  # that one beat may name; of more, each beat names the next
 
 
 class Kept(Protocol):
@@ -54,7 +56,20 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The run is not ours any more, or we have stopped keeping it. `code` is the server's word for it, if it said so."""
+    """The server says that it is not ours any more; `code` is its word for it."""
+
+    reason: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Its time is up and its handler has not ended: we have stopped keeping it, and the server does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The server refuses its heartbeats, and has not taken it back."""
 
     reason: str
     code: str = ""
@@ -74,7 +89,7 @@ class Broken:
     error: Exception
 
 
-News: TypeAlias = CancelAsked | DrainAsked | Heard | Lost | Broken
+News: TypeAlias = CancelAsked | DrainAsked | Heard | Lost | Overdue | TurnedAway | Broken
 Tell: TypeAlias = Callable[[str | None, News], None]  # claim id (None: all of them), what happened
 
 
@@ -84,7 +99,7 @@ class _Held:
     next_at: float
     until: float
     failures: int = field(default=0)
-    asks: set[str] = field(default_factory=set)
+    asks: dict[str, None] = field(default_factory=dict)  # in the order in which the beats name them
 
     @property
     def every_seconds(self) -> float:
@@ -140,7 +155,7 @@ class Liveness:
         """Let the beats of this claim fetch the answer to its question."""
         with self._changed:
             if (held := self._held.get(claim_id)) is not None:
-                held.asks.add(ask_id)
+                held.asks[ask_id] = None
                 held.next_at = min(held.next_at, self._clock() + held.every_seconds)
             self._changed.notify()
 
@@ -158,7 +173,7 @@ class Liveness:
             )
         for held in due:
             if held.until <= self._clock():
-                self._lose(held, "its time is up and its handler has not ended")
+                self._let_go(held, Overdue())
             else:
                 self._beat(held)
 
@@ -191,14 +206,15 @@ class Liveness:
                 claimed.what,
                 error,
             )
-        except ClaimLost as lost:
-            self._lose(held, str(lost), lost.code)
+        except (ClaimLost, SessionLost, NotFound) as lost:
+            self._let_go(held, Lost(str(lost), lost.code))
         except Refused as refused:
-            self._lose(held, f"the server refused its heartbeat: {refused}", refused.code)
+            self._let_go(held, TurnedAway(str(refused), refused.code))
         else:
             held.failures = 0
             with self._changed:
-                held.asks.difference_update(one.id for one in said.answers)
+                for one in said.answers:
+                    held.asks.pop(one.id, None)
                 held.next_at = self._clock() + held.every_seconds
             if said.cancel:
                 self._tell(claimed.claim_id, CancelAsked())
@@ -210,7 +226,9 @@ class Liveness:
     def _send(self, held: _Held) -> Beat:
         claimed = held.claimed
         with self._changed:
-            asks = sorted(held.asks)
+            asks = list(held.asks)[:ASKS_MAX]
+            for ask in asks:  # behind the others
+                held.asks[ask] = held.asks.pop(ask)
         path, body = claimed.beat_request(asks)
         # No answer within a beat is no answer: the next claim's beat must not wait longer behind this one.
         timeout = max(1.0, min(10.0, claimed.heartbeat_seconds))
@@ -222,8 +240,8 @@ class Liveness:
             raise Unreachable(f"{type(error).__name__} {error}".rstrip()) from error
         return beat(read_answer(answer.status_code, answer.content, answer.headers))
 
-    def _lose(self, held: _Held, reason: str, code: str = "") -> None:
+    def _let_go(self, held: _Held, why: Lost | Overdue | TurnedAway) -> None:
         with self._changed:
             if self._held.pop(held.claimed.claim_id, None) is None:
                 return  # released while its beat was on the way: the answer speaks of a run that is over
-        self._tell(held.claimed.claim_id, Lost(reason, code))
+        self._tell(held.claimed.claim_id, why)

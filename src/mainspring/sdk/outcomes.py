@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
@@ -60,6 +62,54 @@ class HandedBack:
 
 
 Outcome: TypeAlias = Done | Failed | Blocked | NeedsInput | Retry | Cancelled
+
+
+def sound(outcome: Outcome) -> Outcome:
+    """Return a handler's outcome, or the failure that it is when a value in it is not of its kind.
+
+    What the server thinks of a value of the right kind is the server's to say.
+    """
+    if isinstance(outcome, Failed) and isinstance(error := _any(outcome.error), BaseException):
+        return Failed("".join(traceback.format_exception(error)))  # what it means is plain
+    wrong = _wrong(outcome)
+    return (
+        outcome if wrong is None else Failed(f"the handler ended with {type(outcome).__name__}, and {wrong}")
+    )
+
+
+def _wrong(outcome: Outcome) -> str | None:
+    match outcome:
+        case Done(text) | Failed(text) | Blocked(text):
+            return _no_text(text)
+        case Retry(text, after_seconds=after_seconds):
+            return _no_text(text) or _no_seconds(after_seconds)
+        case NeedsInput(text, options):
+            return _no_text(text) or _no_texts(options)
+        case Cancelled():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def _any(value: Any) -> Any:
+    """Return a value of which only the handler's author says what it is."""
+    return value
+
+
+def _no_text(value: Any) -> str | None:
+    return None if isinstance(value, str) else f"{type(value).__name__} where a text belongs"
+
+
+def _no_texts(value: Any) -> str | None:
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return None
+    return "options that are no list of texts"
+
+
+def _no_seconds(value: Any) -> str | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return f"after_seconds={value}" if isinstance(value, float) and not math.isfinite(value) else None
+    return f"{type(value).__name__} where seconds belong"
 
 
 def tail(text: str, limit: int = RESULT_LIMIT) -> str:

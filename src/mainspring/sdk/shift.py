@@ -21,7 +21,17 @@ from mainspring.sdk.client import FOR_EVER, Client
 from mainspring.sdk.errors import MainspringError, NotAuthorized, Unreachable
 from mainspring.sdk.execution import Agent, Execution, deliver
 from mainspring.sdk.listening import Listening, first_of
-from mainspring.sdk.liveness import Broken, CancelAsked, DrainAsked, Heard, Liveness, Lost, News
+from mainspring.sdk.liveness import (
+    Broken,
+    CancelAsked,
+    DrainAsked,
+    Heard,
+    Liveness,
+    Lost,
+    News,
+    Overdue,
+    TurnedAway,
+)
 from mainspring.sdk.protocol import Claimed, Identity, Polled
 from mainspring.sdk.slots import Slots
 from mainspring.sdk.spool import Spool
@@ -64,6 +74,7 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(lambda: client.profile, self._tell)
         self._executions: dict[str, Execution] = {}
+        self._given_up: set[str] = set()  # claims; the server may not know, and give them again
         self._work: set[asyncio.Task[None]] = set()
         self._drain_asked: asyncio.Future[None] = self._loop.create_future()
         self._drain_by: float = FOR_EVER
@@ -260,9 +271,16 @@ class Shift:
         execution = self._execution(claimed)
         self._executions[claimed.claim_id] = execution
         try:
-            await execution.perform()
+            if claimed.claim_id in self._given_up:
+                await execution.complete_given_up()
+            else:
+                await execution.perform()
         finally:
             del self._executions[claimed.claim_id]
+        if execution.given_up:
+            self._given_up.add(claimed.claim_id)
+        else:
+            self._given_up.discard(claimed.claim_id)
 
     def _execution(self, claimed: Claimed) -> Execution:
         return Execution(claimed, self._agents[claimed.agent], self._client, self._liveness, self._spool)
@@ -293,7 +311,7 @@ class Shift:
                 self.drain()
             case Broken(error):
                 self._give_up(error)
-            case Lost(_, code) if execution is None:
+            case Lost(_, code) | TurnedAway(_, code) if execution is None:
                 for listening in self._listening:
                     if listening.claim_id == claim_id:
                         listening.lost(code)
@@ -302,7 +320,13 @@ class Shift:
             case Lost(reason) if execution is not None:
                 _log.warning("run %s: lost: %s", execution.claimed.run_id, reason)
                 execution.stop("lost")
+            case Overdue() if execution is not None:
+                _log.warning("run %s: its time is up and its handler has not ended", execution.claimed.run_id)
+                execution.stop("timeout")
+            case TurnedAway(reason) if execution is not None:
+                _log.warning("run %s: its heartbeat was refused: %s", execution.claimed.run_id, reason)
+                execution.stop("refused")
             case Heard(ask) if execution is not None:
                 execution.hear(ask)
-            case CancelAsked() | Lost() | Heard():
+            case CancelAsked() | Lost() | Overdue() | TurnedAway() | Heard():
                 pass  # it ended while the news was on its way

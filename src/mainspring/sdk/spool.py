@@ -2,7 +2,8 @@
 
 Takes the body of a complete before it is sent, and leaves one file for each (run, claim), fsync'd, in a folder of the
 server's own; `remove` follows the answer that accepted or superseded it. If the runner dies between, the next one to
-use the folder sends what it finds. A file that the server refuses for good is kept under `refused/`, with the reason.
+use the folder sends what it finds. A file that the server refuses for good is kept under `refused/`, with the reason; one that
+cannot be read as what `put` writes is renamed, and stops nobody.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class Spool:
         return cls(root / hashlib.sha256(url.encode()).hexdigest()[:16])
 
     def put(self, spooled: Spooled) -> None:
-        """Write it so that it is there after a power cut. Raises OSError where that cannot be promised."""
+        """Write it so that it is there after a power cut. Raises OSError where that cannot be promised.
+
+        Raises TypeError and ValueError for what is no JSON: it could not be sent either.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._path(spooled.run_id, spooled.claim_id)
         text = json.dumps(
-            {"version": 1, "run_id": spooled.run_id, "claim_id": spooled.claim_id, "body": spooled.body}
+            {"version": 1, "run_id": spooled.run_id, "claim_id": spooled.claim_id, "body": spooled.body},
+            allow_nan=False,
         )
         fresh = path.with_suffix(f".{os.getpid()}.new")
         with _private(fresh) as descriptor:
@@ -101,12 +106,19 @@ class Spool:
 def _read(path: Path) -> Spooled | None:
     with _logged():
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            return Spooled(run_id=said["run_id"], claim_id=said["claim_id"], body=said["body"])
-        except (ValueError, KeyError, TypeError) as error:
+            said = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_json)
+            spooled = Spooled(run_id=said["run_id"], claim_id=said["claim_id"], body=said["body"])
+            if path.name != f"{spooled.run_id}.{spooled.claim_id}.json" or not isinstance(spooled.body, dict):
+                raise ValueError("it is not what its name says")
+            return spooled
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             _log.warning("%s is no result and is set aside: %s", path, error)
             path.replace(path.with_suffix(".unreadable"))
     return None
+
+
+def _no_json(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 @contextlib.contextmanager

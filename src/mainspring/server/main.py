@@ -134,7 +134,9 @@ def _asked_to_stop(stop: asyncio.Event, number: int) -> None:
 def _socket(settings: Settings) -> socket.socket:
     """Return the socket to listen on: the one that was handed down, or one of our own."""
     fd = settings.listen_fd
-    sock = _bound(settings.host, settings.port) if fd is None else _inherited(fd)
+    sock = (
+        _bound(settings.host, settings.port) if fd is None else _inherited(fd, settings.host, settings.port)
+    )
     if hasattr(
         socket, "TCP_USER_TIMEOUT"
     ):  # connections inherit it: whoever takes nothing for so long is cut off
@@ -142,14 +144,34 @@ def _socket(settings: Settings) -> socket.socket:
     return sock
 
 
-def _inherited(fd: int) -> socket.socket:
-    """Return the socket that whoever started us has opened: it stays theirs when we end, so that nobody else gets the port."""
+def _inherited(fd: int, host: str, port: int) -> socket.socket:
+    """Return the socket that whoever started us has opened: it stays theirs when we end, so that nobody else gets the port.
+
+    It is bound to what the settings say: what is refused to an address that others can reach is judged by them.
+    """
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
         raise wiring.CannotStart(f"listen_fd: {fd} is no open socket: {error.strerror or error}") from error
+    bound = sock.getsockname()
+    if not isinstance(bound, tuple) or bound[:2] not in _addresses(host, port):
+        sock.close()
+        raise wiring.CannotStart(f"listen_fd: {fd} is bound to {_shown(bound)}, and not to {host}:{port}")
     sock.set_inheritable(False)
     return sock
+
+
+def _addresses(host: str, port: int) -> set[tuple[str, int]]:
+    """Return what a socket may be bound to that listens on `host`, which may be a name."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise wiring.CannotStart(f"host: {host} is no address: {error.strerror or error}") from error
+    return {(str(address[0]), int(address[1])) for *_, address in found}
+
+
+def _shown(bound: object) -> str:
+    return f"{bound[0]}:{bound[1]}" if isinstance(bound, tuple) and len(bound) > 1 else "no address"
 
 
 def _bound(host: str, port: int) -> socket.socket:

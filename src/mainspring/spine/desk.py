@@ -65,11 +65,17 @@ class Plan:
     skipped: tuple[Skipped, ...]
 
 
-def plan(asked: Sequence[UUID], rows: Sequence[EffectRow], *, new_key: bool | None = None) -> Plan:
+def plan(
+    asked: Sequence[UUID],
+    rows: Sequence[EffectRow],
+    *,
+    tried: Mapping[UUID, int],
+    new_key: bool | None = None,
+) -> Plan:
     """Return what replaying would do, oldest event first. Pure.
 
-    Without `new_key`, only a definite failure gets a new idempotency key: whatever may have happened keeps its old one, so
-    that whoever received it can tell.
+    Without `new_key`, only a definite failure at the one attempt gets a new idempotency key: whatever may have happened keeps its
+    old one, so that whoever received it can tell. `tried`: how many attempts are recorded of each under its present key.
     """
     found = {row.id: row for row in rows}
     skipped = [
@@ -78,13 +84,16 @@ def plan(asked: Sequence[UUID], rows: Sequence[EffectRow], *, new_key: bool | No
         if one not in found or found[one].state is not EffectState.DEAD
     ]
     dead = sorted((found[one] for one in dict.fromkeys(asked) if _is_dead(found.get(one))), key=_age)
-    chosen = [Eligible(row=row, new_key=surely_not_done(row) if new_key is None else new_key) for row in dead]
+    chosen = [
+        Eligible(row=row, new_key=surely_not_done(row, tried.get(row.id, 0)) if new_key is None else new_key)
+        for row in dead
+    ]
     return Plan(tuple(chosen), tuple(skipped))
 
 
-def surely_not_done(row: EffectRow) -> bool:
-    """Tell whether a dead effect is known to have done nothing: only a definite failure says so."""
-    return row.outcome == "failed"
+def surely_not_done(row: EffectRow, tried: int) -> bool:
+    """Tell whether a dead effect is known to have done nothing: only a definite failure says so, and only of its own attempt."""
+    return row.outcome == "failed" and tried == 1 and row.crashes == 0 and row.deferrals == 0
 
 
 def _is_dead(row: EffectRow | None) -> bool:
@@ -119,7 +128,9 @@ async def replay(
 
     Source of `effect.replayed`. Runs in the caller's transaction.
     """
-    planned = plan(ids, await rows_of(outbox, tx, ids), new_key=new_key)
+    rows = await rows_of(outbox, tx, ids)
+    tried = await outbox.tried(tx.handle, tx.tenant, [row.id for row in rows]) if rows else {}
+    planned = plan(ids, rows, tried=tried, new_key=new_key)
     keys = {one.row.id: one.new_key for one in planned.eligible}
     moved = set(await outbox.replay(tx.handle, tx.tenant, keys)) if keys else set()
     tx.owed_again(moved)
@@ -135,7 +146,7 @@ async def discard(outbox: Outbox[H], tx: Transaction[H], ids: Sequence[UUID], *,
 
     Source of `effect.discarded`. Runs in the caller's transaction.
     """
-    planned = plan(ids, await rows_of(outbox, tx, ids))
+    planned = plan(ids, await rows_of(outbox, tx, ids), tried={})
     batch = sorted(one.row.id for one in planned.eligible)
     moved = set(await outbox.discard(tx.handle, tx.tenant, batch, reason=reason)) if batch else set()
     done = _only(planned, moved)

@@ -3,14 +3,20 @@
 If it dies here nothing has happened: the cursors stand where they stood, and the next round reads the same events.
 A second drain meanwhile takes other tenants, since cursors are locked and locked ones are skipped. A commit in this process says
 whose log has grown, and that one is looked at; all of them are when the floor tick has found that any lags.
+
+One tenant may have any number of rules that match. So a round judges event by event, gives the process's other tasks their turn
+meanwhile, and ends when it owes enough or has judged for long enough: what it has is committed, and the next one begins behind the
+tenant at which it ended. What fails all the same is tried again with half as much, behind the tenant that came first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic
 from uuid import UUID
 
 from mainspring import telemetry, tracing
@@ -40,6 +46,10 @@ TENANTS_MAX = 200
 EVENTS_MAX = 500
 EVENTS_A_TENANT_MAX = 200
 OWED_MAX = 5_000
+# A transaction that is idle for 5 seconds is ended by the database: however long one round could judge, it stops well before.
+JUDGING_SECONDS_MAX = 1.0
+TURN_SECONDS = 0.02  # of judging, until the others on this loop, renewals among them, have their turn
+_HALVINGS_MAX = 9  # until a round takes one event
 
 EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
 # In the payload of a row whose death no event tells: an obligation that breaks on every event would break on that one, too, and on
@@ -60,6 +70,29 @@ class Drained:
     owed: int
 
 
+@dataclass(slots=True)
+class _Asked(Generic[H]):
+    """An obligation in a round, all by an event's place: what it knows of each it looks at, what those owe, and which broke it."""
+
+    obligation: Obligation[H]
+    contexts: dict[int, Any] = field(default_factory=dict)
+    owed: dict[int, Owed] = field(default_factory=dict)
+    broken: dict[int, Exception] = field(default_factory=dict)
+
+    def judge(self, n: int, event: Event) -> int:
+        """Judge an event, and return how many rows it owes."""
+        if n in self.contexts:
+            verdict = self.obligation.judge(event, self.contexts[n])
+            self.owed[n] = [(event.tenant_id, effect) for effect in owed_by(self.obligation, event, verdict)]
+        return len(self.owed.get(n, ()))
+
+    def breaks(self, n: int, event: Event, error: Exception) -> None:
+        """Note that an event breaks it: it is to be asked about that one again."""
+        self.contexts.pop(n, None)
+        self.broken[n] = error
+        self.owed[n] = [(event.tenant_id, to_be_asked_again(self.obligation.name, event))]
+
+
 class Drain(Generic[H]):
     """The step from the log to the outbox."""
 
@@ -70,15 +103,18 @@ class Drain(Generic[H]):
         *,
         engine_version: int = ENGINE_VERSION,
         complete: Complete = lambda effect: effect,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`complete` fills in what is the same for all effects of a kind."""
+        """`complete` fills in what is the same for all effects of a kind; `clock` says, in seconds, for how long was judged."""
         self._store = store
+        self._clock = clock
         self._complete = complete
         self._obligations = obligations
         self._engine_version = engine_version
         self._after: UUID | None = None
         self._called: set[UUID] = set()
         self._everywhere = True
+        self._halvings = 0
 
     def call(self, tenant: UUID) -> None:
         """Note that a tenant's log has just grown; the next round looks at it."""
@@ -96,7 +132,9 @@ class Drain(Generic[H]):
             drained = await self._round(None if everywhere else sorted(called))
         except BaseException:
             self._everywhere = True
+            self._halvings = min(self._halvings + 1, _HALVINGS_MAX)
             raise
+        self._halvings = max(self._halvings - 1, 0)
         self._everywhere = self._everywhere or (everywhere and drained.events > 0)
         return drained
 
@@ -107,8 +145,10 @@ class Drain(Generic[H]):
             if not cursors:
                 return Drained(events=0, owed=0)
             reach(FaultPoint.DRAIN_AFTER_LOCK)
+            self._after = cursors[0].tenant_id  # if this round fails, the next begins with another tenant
+            limit = self._less(EVENTS_MAX)
             read = await self._store.read_lagging(
-                tx, cursors, per_tenant=EVENTS_A_TENANT_MAX, limit=EVENTS_MAX
+                tx, cursors, per_tenant=self._less(EVENTS_A_TENANT_MAX), limit=limit
             )
             events = contiguous(cursors, read)
             with tracing.span("drain", links=[event.traceparent for event in events], events=len(events)):
@@ -117,35 +157,47 @@ class Drain(Generic[H]):
                 await self._store.advance(tx, moves(cursors, drained), engine_version=self._engine_version)
             reach(FaultPoint.DRAIN_BEFORE_COMMIT)
         reach(FaultPoint.DRAIN_AFTER_COMMIT)
-        if called is None:
+        if len(drained) < len(events):
+            # it had enough there, whatever is left: now it is the others' turn
+            self._after = drained[-1].tenant_id
+        elif called is None:
             # the last one read, drained or not: tenants that stand still must not use up every round
             self._after = read[-1].tenant_id if read else cursors[-1].tenant_id
-        else:
+        if called is not None:
             # once more: what they have appended meanwhile, another drain has passed over while they were locked here
             self._called |= {event.tenant_id for event in events}
-            if len(read) >= EVENTS_MAX:  # and those to which it did not come
+            if len(read) >= limit:  # and those to which it did not come
                 self._called |= {cursor.tenant_id for cursor in cursors} - {event.tenant_id for event in read}
         return Drained(events=len(drained), owed=owed)
+
+    def _less(self, most: int) -> int:
+        """Return how much of something a round may take now: half as much for each that failed, and not nothing."""
+        return max(1, most >> self._halvings)
 
     async def _lock(self, tx: H, called: Sequence[UUID] | None) -> Sequence[Cursor]:
         if called is None:
             return await self._store.lock_lagging(
                 tx, after=self._after, limit=TENANTS_MAX, engine_version=self._engine_version
             )
+        called = sorted(called, key=self._turn)
         now, later = called[:TENANTS_MAX], called[TENANTS_MAX:]
         self._called.update(later)
-        return await self._store.lock_called(tx, now, engine_version=self._engine_version)
+        cursors = await self._store.lock_called(tx, now, engine_version=self._engine_version)
+        return sorted(cursors, key=lambda cursor: self._turn(cursor.tenant_id))
+
+    def _turn(self, tenant: UUID) -> tuple[bool, UUID]:
+        """Order tenants, beginning behind the one at which the last round ended."""
+        return self._after is not None and tenant <= self._after, tenant
 
     async def _owe(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
         """Owe what the events owe; return the events that were taken and how many effects are new."""
         try:
             async with self._store.savepoint(tx):
-                judged = [
-                    await self._judge(tx, obligation, list(enumerate(events)))
-                    for obligation in self._obligations
-                ]
-                taken = within_limit(events, judged)
-                return taken, await self._insert(tx, _owed_at(range(len(taken)), judged))
+                asked = [_Asked(obligation) for obligation in self._obligations]
+                for one in asked:
+                    await self._load(tx, one, list(enumerate(events)))
+                taken = await self._judge(events, asked)
+                return taken, await self._insert(tx, _owed_at(range(len(taken)), asked))
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - counted when it is pinned to its event, below
@@ -154,61 +206,88 @@ class Drain(Generic[H]):
 
     async def _owe_around_poison(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
         """The same, where some event breaks some obligation: that one is to be asked again, and the others' rows stand."""
-        judged = [await self._judge_apart(tx, obligation, events) for obligation in self._obligations]
-        taken = within_limit(events, [owed for owed, _ in judged])
+        asked = [await self._load_apart(tx, obligation, events) for obligation in self._obligations]
+        taken = await self._judge(events, asked, around_poison=tx)
         new = 0
-        for obligation, (owed, broken) in zip(self._obligations, judged, strict=True):
-            new += await self._insert_apart(tx, obligation, taken, owed, broken)
+        for one in asked:
+            new += await self._insert_apart(tx, one, taken)
         return taken, new
 
-    async def _judge(self, tx: H, obligation: Obligation[H], events: Sequence[Numbered]) -> dict[int, Owed]:
-        mine = [(n, event) for n, event in events if looks_at(obligation, event)]
-        if not mine:
-            return {}
-        context = await obligation.load(tx, [event for _, event in mine])
-        return {
-            n: [
-                (event.tenant_id, effect)
-                for effect in owed_by(obligation, event, obligation.judge(event, context))
-            ]
-            for n, event in mine
-        }
+    async def _load(self, tx: H, one: _Asked[H], events: Sequence[Numbered]) -> None:
+        """Let an obligation read what it needs to know of those of these events that it looks at."""
+        mine = [(n, event) for n, event in events if looks_at(one.obligation, event)]
+        if mine:
+            context = await one.obligation.load(tx, [event for _, event in mine])
+            one.contexts.update((n, context) for n, _ in mine)
 
-    async def _judge_apart(
-        self, tx: H, obligation: Obligation[H], events: Sequence[Event]
-    ) -> tuple[dict[int, Owed], dict[int, Exception]]:
-        """Return what one obligation makes of these events, and what was raised about which; those are to be asked about again."""
-        owed: dict[int, Owed] = {}
+    async def _load_apart(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> _Asked[H]:
+        """The same, where reading for some event may break the obligation."""
+        one = _Asked(obligation)
+
+        async def load(some: Sequence[Numbered]) -> None:
+            await self._load(tx, one, some)
+
+        for n, error in (await self._apart(tx, list(enumerate(events)), load)).items():
+            one.breaks(n, events[n], error)
+        return one
+
+    async def _judge(
+        self, events: Sequence[Event], asked: Sequence[_Asked[H]], *, around_poison: H | None = None
+    ) -> Sequence[Event]:
+        """Judge the events in order until they owe enough for a round, or it has judged for long enough; return those to be taken.
+
+        The first is judged in any case, and one event more than is taken, at most. Others on this loop have their turns meanwhile.
+        """
+        owed_max, owed = self._less(OWED_MAX), 0
+        begun = turned = self._clock()
+        for n, event in enumerate(events):
+            for one in asked:
+                owed += await self._judge_one(one, n, event, around_poison)
+            now = self._clock()
+            if owed > owed_max or now - begun >= JUDGING_SECONDS_MAX:
+                events = events[: n + 1]
+                break
+            if now - turned >= TURN_SECONDS:
+                await asyncio.sleep(0)
+                turned = self._clock()
+        return within_limit(events, [one.owed for one in asked], owed_max)
+
+    async def _judge_one(self, one: _Asked[H], n: int, event: Event, around_poison: H | None) -> int:
+        try:
+            return one.judge(n, event)
+        except (Transient, OutcomeUnknown):
+            raise
+        except Exception:
+            if around_poison is None:
+                raise
+        return await self._judge_alone(around_poison, one, n, event)
+
+    async def _judge_alone(self, tx: H, one: _Asked[H], n: int, event: Event) -> int:
+        """Judge what broke among others by itself: it may have been another event for which was read."""
 
         async def judge(some: Sequence[Numbered]) -> None:
-            owed.update(await self._judge(tx, obligation, some))
+            await self._load(tx, one, some)
+            one.judge(n, event)
 
-        broken = await self._apart(tx, list(enumerate(events)), judge)
-        for n in broken:
-            owed[n] = [(events[n].tenant_id, to_be_asked_again(obligation.name, events[n]))]
-        return owed, broken
+        for error in (await self._apart(tx, [(n, event)], judge)).values():
+            one.breaks(n, event, error)
+        return len(one.owed[n])
 
-    async def _insert_apart(
-        self,
-        tx: H,
-        obligation: Obligation[H],
-        events: Sequence[Event],
-        owed: Mapping[int, Owed],
-        broken: Mapping[int, Exception],
-    ) -> int:
+    async def _insert_apart(self, tx: H, one: _Asked[H], events: Sequence[Event]) -> int:
         """Insert what one obligation owes for these events; what the store refuses has broken it, too."""
         new = 0
 
         async def insert(some: Sequence[Numbered]) -> None:
             nonlocal new
-            new += await self._insert(tx, _owed_at((n for n, _ in some), [owed]))
+            new += await self._insert(tx, _owed_at((n for n, _ in some), [one]))
 
         refused = await self._apart(tx, list(enumerate(events)), insert)
-        again = [(events[n].tenant_id, to_be_asked_again(obligation.name, events[n])) for n in refused]
-        new += await self._insert(tx, again)
+        for n, error in refused.items():
+            one.breaks(n, events[n], error)
+        new += await self._insert(tx, _owed_at(refused, [one]))
         for n, event in enumerate(events):
-            if (error := refused.get(n) or broken.get(n)) is not None:
-                _say_poisoned(obligation.name, event, error)
+            if (error_at := one.broken.get(n)) is not None:
+                _say_poisoned(one.obligation.name, event, error_at)
         return new
 
     async def _apart(
@@ -239,8 +318,8 @@ class Drain(Generic[H]):
         )
 
 
-def _owed_at(places: Iterable[int], judged: Sequence[Mapping[int, Owed]]) -> Owed:
-    return [effect for n in places for verdicts in judged for effect in verdicts.get(n, ())]
+def _owed_at(places: Iterable[int], asked: Sequence[_Asked[H]]) -> Owed:
+    return [effect for n in places for one in asked for effect in one.owed.get(n, ())]
 
 
 def _say_poisoned(obligation: str, event: Event, error: Exception) -> None:
@@ -303,12 +382,14 @@ def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event
     return kept
 
 
-def within_limit(events: Sequence[Event], judged: Sequence[Mapping[int, Owed]]) -> Sequence[Event]:
-    """Return the longest prefix that owes at most OWED_MAX rows; one event alone may owe more."""
+def within_limit(
+    events: Sequence[Event], judged: Sequence[Mapping[int, Owed]], owed_max: int = OWED_MAX
+) -> Sequence[Event]:
+    """Return the longest prefix that owes at most `owed_max` rows; one event alone may owe more."""
     owed = 0
     for n in range(len(events)):
         owed += sum(len(verdicts.get(n, ())) for verdicts in judged)
-        if owed > OWED_MAX and n > 0:
+        if owed > owed_max and n > 0:
             return events[:n]
     return events
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, assert_never
@@ -347,15 +347,17 @@ def resolve(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             return _try_again(effect, kind, "retry", error, after_seconds, random)
         case Deferred(reason) if effect.deferred_seconds > DEFER_LIMIT_SECONDS:
             return _settlement(effect, Move.BURY, *_waited_out(effect, reason))
-        case Deferred(reason, after_seconds=after_seconds):
+        case Deferred(reason, after_seconds=after_seconds, tried=tried):
+            # who says "in a second" for a week would be asked, and noted, hundreds of thousands of times
+            least = kind.backoff.delay_seconds(effect.deferrals, random=random) if tried else 0.0
             return _settlement(
                 effect,
                 Move.WAIT,
                 "deferred",
                 reason or None,
-                delay_seconds=after_seconds,
+                delay_seconds=max(after_seconds, least),
                 deferred=True,
-                plain=True,
+                plain=not tried,
             )
         case Held(reason):
             return _settlement(effect, Move.WAIT, "held", reason, delay_seconds=math.inf, plain=True)
@@ -407,10 +409,7 @@ def put_off(effect: Effect, outcome: Outcome, kind: EffectKind, *, random: float
             least = 0.0
         case _:
             return None
-    delay = kind.backoff.delay_seconds(effect.deferrals, random=random)
-    waits = Deferred(error, after_seconds=max(delay, least))
-    # it was tried, unlike what else is deferred, and its attempts say so
-    return replace(resolve(effect, waits, kind, random=random), plain=False)
+    return resolve(effect, Deferred(error, after_seconds=least, tried=True), kind, random=random)
 
 
 def _try_again(

@@ -48,10 +48,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """It could not be tried; no attempt is spent, and it waits `after_seconds`."""
+    """It could not be tried, or was told to come back later; no attempt is spent, and it waits `after_seconds`.
+
+    Args:
+        tried: whoever was to receive it has seen it. The attempt is recorded, and one that is told so again and again waits longer.
+    """
 
     reason: str = ""
     after_seconds: float = field(kw_only=True)
+    tried: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_delay(self.after_seconds)

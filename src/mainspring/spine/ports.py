@@ -289,6 +289,9 @@ class Outbox(Protocol[H_contra]):
     async def attempts(self, tx: H_contra, tenant: UUID, effect: UUID) -> list[Attempt]:
         """Return the recorded attempts of an effect, in order."""
 
+    async def tried(self, tx: H_contra, tenant: UUID, effects: Collection[UUID]) -> dict[UUID, int]:
+        """Return how many attempts are recorded of each of these effects under its present epoch; those without are left out."""
+
     async def rebuild_due(self, tx: H_contra) -> int:
         """Make the index of due tenants right again; return how many entries were late, which is how many were repaired."""
 

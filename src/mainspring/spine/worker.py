@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Generic, assert_never
 from uuid import UUID
@@ -363,7 +363,10 @@ class Worker(Generic[H]):
         outcome: Outcome = (
             Unknown("cut short by a shutdown") if acted else Deferred("shutting down", after_seconds=0.0)
         )
-        return Finished(effect=held.effect, settlement=self._resolve(executor, held.effect, outcome))
+        settlement = self._resolve(executor, held.effect, outcome)
+        if held.executed:  # it may have happened, and its attempts say that there was one
+            settlement = replace(settlement, plain=False)
+        return Finished(effect=held.effect, settlement=settlement)
 
     def _let_go(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

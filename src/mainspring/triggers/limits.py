@@ -150,9 +150,10 @@ async def was_replayed(tx: Tx, effect: Effect) -> bool:
 async def has_later(tx: Tx, effect: Effect, card_id: UUID | None) -> bool:
     """Tell whether its rule owes, or has launched, a later launch on the same card: that one covers this one."""
     tenant, rule, seq = tx.tenant, effect.rule_id, effect.event_seq
-    if card_id is None:
-        return bool(await tx.handle.fetchval(_LATER_WITHOUT_CARD, tenant, rule, seq))
-    return bool(await tx.handle.fetchval(_LATER_ON_CARD, tenant, rule, card_id, str(card_id), seq))
+    async with tx.handle.as_system("later launches"):
+        if card_id is None:
+            return bool(await tx.handle.fetchval(_LATER_WITHOUT_CARD, tenant, rule, seq))
+        return bool(await tx.handle.fetchval(_LATER_ON_CARD, tenant, rule, card_id, str(card_id), seq))
 
 
 async def live_run_of_rule(scope: Scope, tenant: UUID, rule_id: UUID, agent_id: UUID) -> bool:

@@ -115,7 +115,10 @@ def test_nothing_that_is_allowed_is_private(address: model.Address):
         (Answered(status=408), Retry("answered 408")),
         (Answered(status=425), Retry("answered 425")),
         (Answered(status=429), Retry("answered 429")),
-        (Answered(status=429, retry_after_seconds=30.0), Deferred("answered 429", after_seconds=30.0)),
+        (
+            Answered(status=429, retry_after_seconds=30.0),
+            Deferred("answered 429", after_seconds=30.0, tried=True),
+        ),
         (Answered(status=503, retry_after_seconds=30.0), Retry("answered 503", after_seconds=30.0)),
         (Answered(status=500, said="oops"), Retry("answered 500: oops")),
         (Answered(status=599), Retry("answered 599")),

@@ -131,6 +131,9 @@ async def test_what_it_answers_decides(
     named = "" if row.outcome == "deferred" else f"{row.target}: "
     assert row.error.startswith(f"{named}answered {status}")
     assert len(hook.received) == 1
+    async with house.spine.store.tenant(house.tenant) as tx:
+        attempts = await house.spine.store.attempts(tx, house.tenant, row.id)
+    assert [attempt.outcome for attempt in attempts] == [row.outcome]  # whatever it was told, it was sent
 
 
 async def test_an_operators_new_key_is_a_new_id_and_the_old_key_the_old_one(house: House, hook: HookServer):

@@ -200,6 +200,18 @@ class MemoryOutbox:
         with tx.statement():
             return list(tx.tables.attempts.get((tenant, effect)) or ())
 
+    async def tried(self, tx: MemoryTransaction, tenant: UUID, effects: Collection[UUID]) -> dict[UUID, int]:
+        """Return how many attempts are recorded of each of these effects under its present epoch."""
+        with tx.statement():
+            found = {one: row for one in effects if (row := row_of(tx.tables, tenant, one)) is not None}
+            counts = {
+                one: sum(
+                    attempt.epoch == row.epoch for attempt in tx.tables.attempts.get((tenant, one)) or ()
+                )
+                for one, row in found.items()
+            }
+            return {one: count for one, count in counts.items() if count}
+
     async def rebuild_due(self, tx: MemoryTransaction) -> int:
         """Claims look at the rows themselves here, so no index of due tenants can be late."""
         with tx.statement():

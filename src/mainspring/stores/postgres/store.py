@@ -334,6 +334,10 @@ class PostgresStore(PostgresBreakers):
         """Return the recorded attempts of an effect, in order."""
         return [rows.attempt_of(row) for row in await tx.fetch(SQL["attempts"], tenant, effect)]
 
+    async def tried(self, tx: Scope, tenant: UUID, effects: Collection[UUID]) -> dict[UUID, int]:
+        """Return how many attempts are recorded of each of these effects under its present epoch."""
+        return {row["id"]: row["attempts"] for row in await tx.fetch(SQL["tried"], tenant, list(effects))}
+
     async def rebuild_due(self, tx: Scope) -> int:
         """Make the index of due tenants right again; return how many entries were late."""
         return await tx.execute(SQL["rebuild_due"])

@@ -2,13 +2,21 @@
 -- How old the event is ($4), when the rule last fired on this card within its cooldown ($5), and how often within the hour for
 -- events behind the last resume ($6). Asked under the rule's lock, in a statement of its own: it sees what the one that we
 -- waited for has noted. What this effect ($7) itself has noted at an earlier attempt says that it has begun, and that stands.
+-- With a card and without are two questions: `is not distinct from` is answered by no index. The least rest is asked for and not the
+-- last moment, for which a planner walks back through what the rule fired on every card.
 select exists (select from mainspring.firings f where f.tenant_id = $1 and f.effect_id = $7) as has_begun,
        (select extract(epoch from statement_timestamp() - e.occurred_at)::double precision
           from mainspring.events e where e.tenant_id = $1 and e.seq = $4) as event_age_seconds,
-       (select extract(epoch from statement_timestamp() - max(f.fired_at))::double precision
-          from mainspring.firings f
-         where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is not distinct from $3::uuid
-           and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision)) as rested_seconds,
+       coalesce(
+           (select min(extract(epoch from statement_timestamp() - f.fired_at))
+              from mainspring.firings f
+             where f.tenant_id = $1 and f.rule_id = $2 and f.card_id = $3::uuid
+               and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision)),
+           (select min(extract(epoch from statement_timestamp() - f.fired_at))
+              from mainspring.firings f
+             where $3::uuid is null and f.tenant_id = $1 and f.rule_id = $2 and f.card_id is null
+               and f.fired_at > statement_timestamp() - make_interval(secs => $5::double precision))
+       )::double precision as rested_seconds,
        (select count(*)
           from mainspring.firings f
          where f.tenant_id = $1 and f.rule_id = $2 and f.event_seq > $6
@@ -19,6 +27,8 @@ select exists (select from mainspring.events where tenant_id = $1 and subject = 
 
 -- name: later_launch_on_card
 -- A launch of the same rule on the same card ($3, and as payloads have it, $4), for a later event: still owed, or carried out already.
+-- Asked as the system role: what payloads say may be looked up in an index only where no wall stands before it, and every launch that
+-- waits asks this again and again.
 select exists (
            select from mainspring.effects e
            where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')

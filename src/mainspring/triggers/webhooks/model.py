@@ -233,7 +233,7 @@ def _outcome_of_answer(answer: Answered) -> Outcome:
     if 300 <= status < 400:
         return Failed(f"answered {status}: redirects are not followed, name the address itself")
     if status == 429 and wait is not None:
-        return Deferred(told, after_seconds=wait)
+        return Deferred(told, after_seconds=wait, tried=True)
     if status in (408, 425, 429) or status >= 500 or status < 200:
         return Retry(told, after_seconds=wait)
     return Failed(told)

@@ -563,6 +563,17 @@ from mainspring.effect_attempts
 where tenant_id = $1 and effect_id = $2
 order by n, started_at;
 
+-- name: tried
+-- Counted one by one along the key of attempts: however many there are of others.
+select e.id, n.attempts
+from mainspring.effects e
+cross join lateral (
+    select count(*)::integer as attempts
+    from mainspring.effect_attempts a
+    where a.tenant_id = e.tenant_id and a.effect_id = e.id and a.epoch = e.epoch
+) n
+where e.tenant_id = $1 and e.id = any($2::uuid[]) and n.attempts > 0;
+
 -- name: rebuild_due
 -- The net under due_tenants: an entry that is late, or missing, would hide rows for ever.
 with real as (
