@@ -29,6 +29,7 @@ from mainspring.boards.service import BoardService
 from mainspring.chat import build as chat_room
 from mainspring.chat.build import ChatRoom
 from mainspring.chat.model import SessionPolicy
+from mainspring.chat.receipts import ReceiptService
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
@@ -124,6 +125,7 @@ class Services:
     asks: AskService
     runners: RunnerService
     talk: ChatRoom
+    receipts: ReceiptService
     rules: RuleService
     tokens: TokenService
     keys: KeyService
@@ -209,6 +211,7 @@ def join(settings: Settings, pool: Pool) -> Services:
         asks=agents.asks,
         runners=agents.runners,
         talk=talk,
+        receipts=ReceiptService(db, runner_silence_seconds=policy.lease_seconds),
         rules=triggers.rules,
         tokens=agents.tokens,
         keys=keys,

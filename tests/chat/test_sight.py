@@ -90,6 +90,10 @@ async def said_in(place: Place, removed: Actor, echo: Actor, deaf: Actor) -> Non
     told = {"channel": CHANNEL, "topic": TOPIC}
     await place.post(f"@removed the {WORD} plan", **told)
     await place.post(f"{WORD} indeed", by=removed, **told)
+    asks = {"type": "ask", "id": "q", "question": f"{WORD} or not?", "options": [f"{WORD} yes", "no"]}
+    await place.home.room.chat.post(
+        place.anna, CHANNEL, topic=TOPIC, blocks=[asks], mentions=[], request_id="asks"
+    )
     author, reader = await place.session(echo), await place.session(deaf)
     await author.beat(turn=1)
     await author.post(f"a held {WORD}", turn=1, channel=CHANNEL, topic=TOPIC)
@@ -171,6 +175,8 @@ async def test_nobody_outside_of_a_shared_channel_is_told_a_byte_of_it_at_any_ro
           for tail in ("", "/members", "/topics", "/messages")),
         *((f"/api/v1/messages/{one}", {}) for one in things["messages"]),
         *((f"/api/v1/effects/{one}", {}) for one in things["effects"]),
+        *((f"/api/v1/asks/{one}", {}) for one in things["asks"]),
+        *((f"/api/v1/messages/{one}/receipts", {}) for one in things["messages"]),
         *((f"/api/v1/desk/{one}", {}) for one in things["effects"]),
         *((f"/api/v1/runs/{one}", {}) for one in things["runs"]),
         *(("/api/v1/explain", {"ref": one}) for one in (*things["messages"], *things["effects"], *map(str, range(1, 20)))),

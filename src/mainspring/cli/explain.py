@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"good": "green", "bad": "bold red", "wait": "yellow", "quiet": "dim", "plain": ""}
 _Ref = Annotated[
-    str, Parameter(help="OPS-1, event:12 or 12, the id of a card, effect or run, a rule's id or name.")
+    str,
+    Parameter(help="OPS-1, event:12 or 12, the id of a card, effect, run or message, a rule's id or name."),
 ]
 
 

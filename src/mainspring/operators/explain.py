@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from mainspring.chat import sight
+from mainspring.chat import reads, receipts, sight
+from mainspring.chat.model import OFFERED
+from mainspring.chat.receipts import Receipt, Receipts
 from mainspring.chat.sight import Reader
 from mainspring.db import Database, Scope
+from mainspring.operators import letters
 from mainspring.operators.model import CardKey, Id, Judges, Noun, ReadRules, Ref, RuleName, Seq, parse_ref
 from mainspring.operators.story import Found, Judged, Row, Story
 from mainspring.rooms import FieldError, Invalid, NotFound
@@ -30,6 +33,7 @@ EVENTS_MAX: Final = 500
 RUNS_MAX: Final = 100
 ASKS_MAX: Final = 100
 CAUSED_MAX: Final = 500
+_NOUNS: Final = "card, event, effect, run, rule or message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class _Asked:
     more: bool = False
     only_rule: UUID | None = None
     caused: bool = False
+    receipts: Receipts | None = None
 
 
 class ExplainService:
@@ -71,7 +76,8 @@ class ExplainService:
         if parsed is None:
             raise Invalid(
                 FieldError(
-                    "/ref", "a card's key or id, event:SEQ, the id of an effect or run, a rule's id or name"
+                    "/ref",
+                    "a card's key or id, event:SEQ, the id of an effect, run or message, a rule's id or name",
                 )
             )
         async with self._db.snapshot(tenant, purpose="explain") as scope:
@@ -99,8 +105,14 @@ class ExplainService:
             case _:
                 assert_never(ref)
         if found is None or noun is None:
-            raise NotFound("card, event, effect, run or rule", text)
-        tell = {"card": self._card, "run": self._run, "effect": self._effect, "rule": self._rule}
+            raise NotFound(_NOUNS, text)
+        tell = {
+            "card": self._card,
+            "run": self._run,
+            "effect": self._effect,
+            "rule": self._rule,
+            "message": self._message,
+        }
         return await tell[noun](scope, reader, found, limit)
 
     # by noun ------------------------------------------------------------------------------------------------
@@ -151,15 +163,19 @@ class ExplainService:
 
     async def _effect(self, scope: Scope, reader: Reader, effect_id: UUID, limit: int) -> _Asked:
         tenant = reader.tenant_id
-        seen, _ = await _seen(scope, reader, await _rows(scope, "effects_by_id", tenant, [effect_id]))
+        seen, whole = await _seen(scope, reader, await _rows(scope, "effects_by_id", tenant, [effect_id]))
         if not seen:
-            raise NotFound("card, event, effect, run or rule", effect_id)
+            raise NotFound(_NOUNS, effect_id)
         [row] = seen
         events, more = await _about(scope, reader, [effect_id], limit)
         why = await _events(scope, reader, "events_by_seq", [row["event_seq"]] if row["event_seq"] else [])
+        carried = {}
+        if effect_id in whole and row["kind"] in OFFERED:
+            carried = await letters.deliveries_of(scope, tenant, [effect_id])
+        what = carried[effect_id].subject if carried else row["key"]
         return _Asked(
             noun="effect",
-            title=f"{row['kind']} {row['key']}",
+            title=f"{row['kind']} {what}",
             now={"id": str(effect_id), **_json(row, "kind", "key", "state", "attempts", "outcome", "error")},
             events=_merged(why, events),
             effects=[effect_id],
@@ -191,6 +207,29 @@ class ExplainService:
             only_rule=rule_id,
         )
 
+    async def _message(self, scope: Scope, reader: Reader, message_id: UUID, limit: int) -> _Asked:
+        tenant, account = reader.tenant_id, reader.account_id
+        message = None if account is None else await reads.find_message(scope, tenant, account, message_id)
+        if message is None:
+            raise NotFound(_NOUNS, message_id)
+        events, more = await _about(scope, reader, [message_id], limit)
+        now = {
+            "channel": message.channel_name,
+            "topic": message.topic_name,
+            "author": message.author_handle,
+            "revision": message.revision,
+            "settled_by": message.settled_by,
+            "settled_at": None if message.settled_at is None else message.settled_at.isoformat(),
+        }
+        return _Asked(
+            noun="message",
+            title=f"#{message.channel_name}/{message.topic_name} {message.channel_seq} of {message.author_handle}",
+            now={"id": str(message_id), **now},
+            events=events,
+            more=more,
+            receipts=await receipts.of_message(scope, tenant, message, self._silence),
+        )
+
     # what hangs on it ---------------------------------------------------------------------------------------
 
     async def _found(self, scope: Scope, reader: Reader, asked: _Asked) -> Found:
@@ -198,6 +237,7 @@ class ExplainService:
         seqs = [event.seq for event in asked.events]
         ends = await scope.fetchrow(SQL["log_ends"], tenant)
         effects, whole = await _seen(scope, reader, await self._effects(scope, tenant, asked, seqs))
+        deliveries = await self._deliveries(scope, tenant, effects, whole)
         launches = [(row["kind"], row["key"]) for row in effects]
         made = await scope.fetch(
             SQL["runs_of_launches"], tenant, [kind for kind, _ in launches], [key for _, key in launches]
@@ -219,7 +259,17 @@ class ExplainService:
             caused=[{"seq": one.seq, "kind": one.kind, "cause_seq": one.cause_seq} for one in caused],
             rule_names={row["id"]: row["name"] for row in names},
             more=asked.more,
+            deliveries=deliveries,
+            receipts=asked.receipts,
         )
+
+    async def _deliveries(
+        self, scope: Scope, tenant: UUID, effects: Sequence[Row], whole: frozenset[UUID]
+    ) -> dict[UUID, Receipt]:
+        """Return how far those of these effects are that are deliveries, and the reader's to see."""
+        seqs = {row["event_seq"] for row in effects if row["kind"] in OFFERED and row["id"] in whole}
+        found = await receipts.of_events(scope, tenant, seqs, self._silence)
+        return {one.effect_id: one for one in found if one.effect_id is not None}
 
     async def _effects(self, scope: Scope, tenant: UUID, asked: _Asked, seqs: list[int]) -> list[Row]:
         if asked.noun in ("effect", "rule"):  # of their events, what others owed is another story

@@ -60,13 +60,14 @@ async def by_id(scope: Scope, reader: Reader, ids: Sequence[UUID]) -> list[Lette
     names = {row["id"]: sight.named_by_delivery(reader.tenant_id, row["kind"], row["key"]) for row in asked}
     seen = await sight.seen_by(scope, names.values(), [reader.account_id])
     whole = {one for one, name in names.items() if seen.sees(reader.account_id, name)}
-    told = await _deliveries(
+    told = await deliveries_of(
         scope, reader.tenant_id, [row["id"] for row in asked if row["kind"] in OFFERED and row["id"] in whole]
     )
     return [_letter_of(row, told.get(row["id"])) for row in asked if row["id"] in whole or reader.operates]
 
 
-async def _deliveries(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> dict[UUID, Delivery]:
+async def deliveries_of(scope: Scope, tenant: UUID, ids: Sequence[UUID]) -> dict[UUID, Delivery]:
+    """Return what these deliveries were to carry, by name."""
     if not ids:
         return {}
     rows = await scope.fetch(SQL["deliveries_by_id"], tenant, ids)

@@ -24,10 +24,10 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 # References ---------------------------------------------------------------------------------------------------
 
-Noun: TypeAlias = Literal["card", "event", "effect", "run", "rule"]
+Noun: TypeAlias = Literal["card", "event", "effect", "run", "rule", "message"]
 _CARD_KEY: Final = re.compile(r"([A-Za-z][A-Za-z0-9]{0,9})-([1-9][0-9]{0,8})")
 _SEQ: Final = re.compile(r"[1-9][0-9]{0,17}")
-_PREFIXED: Final = re.compile(r"(card|event|effect|run|rule):(.+)", re.DOTALL)
+_PREFIXED: Final = re.compile(r"(card|event|effect|run|rule|message|delivery):(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def parse_ref(text: str) -> Ref | None:
     text = text.strip()
     noun: Noun | None = None
     if (prefixed := _PREFIXED.fullmatch(text)) is not None:
-        noun, text = prefixed[1], prefixed[2].strip()  # type: ignore[assignment]
+        named = "effect" if prefixed[1] == "delivery" else prefixed[1]  # a delivery is one
+        noun, text = named, prefixed[2].strip()  # type: ignore[assignment]
     if noun in (None, "event") and _SEQ.fullmatch(text):
         return Seq(int(text))
     if noun in (None, "card") and (key := _CARD_KEY.fullmatch(text)):

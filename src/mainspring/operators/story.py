@@ -1,4 +1,4 @@
-"""The story of a card, event, effect, run or rule: takes the rows that were found, leaves sentences that skip nothing. Pure.
+"""The story of a card, event, effect, run, rule or message: takes the rows that were found, leaves sentences that skip nothing. Pure.
 
 One assembly serves everybody: `Story.as_json()` for programs, its `tree` for people. Every row has a `standing`: what it came to,
 or what it is waiting for; every event has a verdict of each rule that was in force.
@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from mainspring.agents.model import LIVE, having
+from mainspring.chat.model import OFFERED
+from mainspring.chat.receipts import Receipt, Receipts, ReceiptState
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
 
@@ -19,6 +21,7 @@ Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
 NAMES_SHOWN_MAX: Final = 8
+TEXT_SHOWN_MAX: Final = 80
 _NOTHING: Final = "nothing is owed and nothing is dead"
 # what somebody does to a card and waits
 _DONE_TO_CARDS: Final = ("card.created", "card.moved", "card.labeled")
@@ -29,6 +32,7 @@ _TERMS: Final[Mapping[tuple[str, str], str]] = {
     ("dispatch", "dispatched before"): "the card has been eligible since before this event",
     ("dispatch", "depth"): "the chain of causes is too long",
     ("dispatch", "min_trust"): "what happened is not trusted far enough",
+    ("deliveries", "recipients"): "no agent subscribes to the channel, and none is mentioned",
     ("reflect", "card"): "the run has no card",
     ("reflect", "reflect"): "the board has no card state for this run state",
 }
@@ -79,6 +83,8 @@ class Found:
     caused: Sequence[Row] = ()
     rule_names: Mapping[Any, str] = field(default_factory=dict)
     more: bool = False  # older events were left out
+    deliveries: Mapping[Any, Receipt] = field(default_factory=dict)
+    receipts: Receipts | None = None  # of the message that was asked about
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,12 @@ class Story:
         """Return the story for people: what happened, in order, and what followed from each."""
         found = self.found
         told: set[Any] = set()
+        whom = receipt_nodes(found.receipts) if found.receipts else ()
         nodes = [Node("older events are left out: ask with a larger limit", "quiet")] if found.more else []
         nodes += [self._event_node(event, told) for event in found.events]
         loose = [self._effect_node(row, told) for row in found.effects if row["id"] not in told]
         loose += [self._run_node(row) for row in found.runs if row["id"] not in told]
-        return Node(f"{found.title}: {summary(found)}", children=(*nodes, *loose))
+        return Node(f"{found.title}: {summary(found)}", children=(*whom, *nodes, *loose))
 
     # programs -----------------------------------------------------------------------------------------------
 
@@ -195,7 +202,9 @@ class Story:
         told.update(run["id"] for run in runs)
         children = [attempt_node(one) for one in self.found.history.get(row["id"], ())]
         children += [self._run_node(run) for run in runs]
-        return Node(f"owes {row['kind']}{self._because(row)}: {standing}", tone, tuple(children))
+        receipt = self.found.deliveries.get(row["id"])
+        to = "" if receipt is None else f" to {receipt.handle}"
+        return Node(f"owes {row['kind']}{to}{self._because(row)}: {standing}", tone, tuple(children))
 
     def _because(self, row: Row) -> str:
         """Return, in brackets, what an effect is owed by, where its kind alone does not say it."""
@@ -219,6 +228,10 @@ class Story:
 
 def summary(found: Found) -> str:
     """Return how things stand, in one sentence."""
+    if found.receipts is not None:
+        return receipts_in_words(found.receipts)
+    if found.noun == "effect" and found.effects and found.effects[0]["kind"] in OFFERED:
+        return standing_of(found, found.effects[0])[0]
     live = [row for row in found.effects if row["state"] in ("pending", "claimed")]
     dead = [row for row in found.effects if row["state"] == "dead"]
     dead_runs = [row for row in found.runs if row["state"] in ("failed", "lost")]
@@ -290,6 +303,13 @@ def _missed(verdict: RuleVerdict) -> str:
 
 def standing_of(found: Found, row: Row) -> tuple[str, Tone]:
     """Return an effect's standing, and what else of the story tells of it: who took the label that it came for."""
+    if (receipt := found.deliveries.get(row["id"])) is not None:
+        return receipt_in_words(receipt)
+    if row["kind"] in OFFERED and row["state"] in ("pending", "claimed"):
+        return (
+            f"{'offered' if row['state'] == 'claimed' else 'owed'}, in a channel that you do not see",
+            "wait",
+        )
     standing, tone = effect_standing(row)
     if standing == _LABEL_SPENT:
         taken = [one for one in found.events if _took_label(one, row)]
@@ -311,6 +331,12 @@ def what_happened(event: Event, *, by: str | None = None) -> str:
 
 def _delta(event: Event) -> tuple[str, str]:
     data = event.data
+    if event.kind.startswith("message.") and (message := _part(data, "message")):
+        text = " ".join(str(message.get("text")).split())
+        said = text if len(text) <= TEXT_SHOWN_MAX else f"{text[:TEXT_SHOWN_MAX]}…"
+        return f"#{message.get('channel')}/{message.get('topic')} {message.get('channel_seq')}", f": {said}"
+    if (channel := _part(data, "channel")) and (member := _part(data, "member")):
+        return f"{member.get('handle')} in #{channel.get('name')}", ""
     card, run = _part(data, "card"), _part(data, "run")
     named = str(card.get("key") or event.subject)
     if ask := _part(data, "ask"):
@@ -371,6 +397,58 @@ def effect_standing(row: Row) -> tuple[str, Tone]:
             return f"dead ({row['outcome']}){tried}: {row['error'] or 'no error was given'}", "bad"
         case state:
             return str(row["outcome"] or state), "quiet"
+
+
+# what a receipt's state is called, and how it is meant
+_RECEIPTS: Final[Mapping[ReceiptState, tuple[str, Tone]]] = {
+    ReceiptState.STORED: ("stored", "wait"),
+    ReceiptState.HELD: ("held", "wait"),
+    ReceiptState.OWED: ("owed", "wait"),
+    ReceiptState.WAITING: ("waiting for a session", "wait"),
+    ReceiptState.OFFERED: ("offered", "wait"),
+    ReceiptState.ACKED: ("acked", "good"),
+    ReceiptState.DEAD: ("dead", "bad"),
+    ReceiptState.DROPPED: ("dropped", "quiet"),
+    ReceiptState.DISCARDED: ("discarded", "quiet"),
+    ReceiptState.UNREAD: ("unread", "wait"),
+    ReceiptState.READ: ("read", "good"),
+    ReceiptState.NOT_KEPT: ("not kept", "quiet"),
+}
+
+
+def receipt_in_words(receipt: Receipt) -> tuple[str, Tone]:
+    """Return how far a message has come with one recipient."""
+    word, tone = _RECEIPTS[receipt.state]
+    since = f" since {clock(receipt.since)}" if receipt.since else ""
+    again = f", again at {clock(receipt.next_try_at)}" if receipt.next_try_at else ""
+    return f"{word}{since}{again}{f': {receipt.because}' if receipt.because else ''}", tone
+
+
+def receipts_in_words(receipts: Receipts) -> str:
+    """Return, in one sentence, who has not got a message, and why not; then who has."""
+    if receipts.held_because is not None:
+        return f"held since {clock(receipts.message.posted_at)}: {receipts.held_because}"
+    got = [one for one in receipts.data if _RECEIPTS[one.state][1] == "good"]
+    lacking = [one for one in receipts.data if one not in got]
+    said = [f"{one.handle}: {receipt_in_words(one)[0]}" for one in lacking[:NAMES_SHOWN_MAX]]
+    if (more := len(lacking) - NAMES_SHOWN_MAX) > 0:
+        said.append(f"{more} more have not got it")
+    if got:
+        named = ", ".join(one.handle for one in got[:NAMES_SHOWN_MAX])
+        said.append(f"{named}{' and more' if len(got) > NAMES_SHOWN_MAX else ''} got it")
+    if not said:
+        said.append("owed to nobody")
+    said += [f"not owed to {handle}: {why}" for handle, why in receipts.absent[:NAMES_SHOWN_MAX]]
+    return "; ".join(said)
+
+
+def receipt_nodes(receipts: Receipts) -> Iterable[Node]:
+    """Yield a line for each recipient of a message, and for each who might be thought to be one."""
+    for one in receipts.data:
+        words, tone = receipt_in_words(one)
+        yield Node(f"{one.handle} ({one.how}): {words}", tone)
+    for handle, why in receipts.absent:
+        yield Node(f"{handle}: not owed: {why}", "quiet")
 
 
 def _waits_for_target(row: Row) -> str:

@@ -284,9 +284,9 @@ class NodeOut(BaseModel):
 
 
 class StoryOut(BaseModel):
-    """The story of a card, event, effect, run or rule; `tree` is the same for people."""
+    """The story of a card, event, effect, run, rule or message; `tree` is the same for people."""
 
-    noun: Literal["card", "event", "effect", "run", "rule"]
+    noun: Literal["card", "event", "effect", "run", "rule", "message"]
     title: str
     summary: str
     now: dict[str, Any]

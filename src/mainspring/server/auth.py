@@ -112,6 +112,7 @@ VERBS: Mapping[str, Access] = {
     "message.list": _VIEW,
     "message.show": _VIEW,
     "message.search": _VIEW,
+    "message.receipts": _VIEW,
     "message.post": Access(Role.MEMBER, PEOPLE | RUNNERS),
     "message.edit": Access(Role.MEMBER, PEOPLE | RUNNERS),
     "card.comment": _OWN_CARD,

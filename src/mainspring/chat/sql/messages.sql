@@ -186,3 +186,37 @@ select w.word
   from unnest($2::text[]) as w (word)
  order by (select count(*) from (select from mainspring.message_words o where o.tenant_id = $1 and o.word = w.word limit 1000) n)
  limit 1;
+
+-- name: settlings
+-- Where a message settled last, which revision of it, to whom that was owed; and how far the log has been drained.
+select e.seq, (e.data -> 'message' ->> 'revision')::integer as revision, e.data -> 'recipients' as recipients,
+       coalesce((select c.position from mainspring.cursors c where c.tenant_id = $1 and c.name = 'effects'), 0) as position
+  from mainspring.events e
+ where e.tenant_id = $1 and e.subject = $2 and e.kind = 'message.settled'
+ order by e.seq desc
+ limit 1;
+
+-- name: accounts_by_id
+select id, kind, handle from mainspring.accounts where tenant_id = $1 and id = any($2::uuid[]);
+
+-- name: receipts_of_people
+select i.account_id, i.read_at from mainspring.inbox_items i
+ where i.tenant_id = $1 and i.message_id = $2 and i.account_id = any($3::uuid[]);
+
+-- name: not_owed
+-- Agents of a message's channel that it is not owed to ($3 are those that it is), and who is mentioned in it and may not see it.
+select a.handle, a.kind, m.joined_at, coalesce(m.subscribed, false) as subscribed
+  from mainspring.messages w
+  join mainspring.members m on m.tenant_id = w.tenant_id and m.channel_id = w.channel_id
+  join mainspring.accounts a on a.tenant_id = m.tenant_id and a.id = m.account_id
+ where w.tenant_id = $1 and w.id = $2 and a.kind = 'agent' and a.id <> w.author_id and not (a.id = any($3::uuid[]))
+union all
+select a.handle, a.kind, null, false
+  from mainspring.messages w
+  cross join lateral unnest(w.mentions) as u (account_id)
+  join mainspring.accounts a on a.tenant_id = w.tenant_id and a.id = u.account_id
+ where w.tenant_id = $1 and w.id = $2 and a.id <> w.author_id and not (a.id = any($3::uuid[]))
+   and not exists (select from mainspring.members n
+                    where n.tenant_id = w.tenant_id and n.channel_id = w.channel_id and n.account_id = a.id)
+ order by joined_at nulls first, handle
+ limit $4;

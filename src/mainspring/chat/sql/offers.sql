@@ -149,3 +149,43 @@ select v.seq, v.via, v.depth, v.trust
   from mainspring.effects e
   join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
  where e.tenant_id = $1 and e.id = $2 and e.family = 'offered' and e.recipient_id = $3;
+
+-- name: receipts
+-- What these events owe to agents, row by row: with the session that could take it, what comes before it in its topic, and, where nobody
+-- reads, how far waking the agent is. $3: after how many seconds without a word a runner is not there.
+select e.id, e.kind, e.event_seq, e.recipient_id as account_id, a.handle, e.state, e.attempts, e.outcome, e.error, e.worker,
+       e.created_at, e.claimed_at, e.settled_at, e.not_before, e.not_before = 'infinity' as held,
+       e.not_before > statement_timestamp() as later,
+       (select t.error from mainspring.effect_attempts t
+         where t.tenant_id = e.tenant_id and t.effect_id = e.id order by t.n desc limit 1) as said,
+       s.id as session_id, s.state as session_state, s.turn as session_turn,
+       (select count(*) from mainspring.effects b
+         where e.state = 'pending' and b.tenant_id = e.tenant_id and b.recipient_id = e.recipient_id and b.topic_id = e.topic_id
+           and b.family = 'offered' and b.state in ('pending', 'claimed') and b.kind = e.kind
+           and (b.event_seq, b.id) < (e.event_seq, e.id)) as before,
+       g.wake, g.paused, w.state as wake_state, w.not_before as wake_at, w.not_before > statement_timestamp() as wake_later,
+       r.id as run_id, r.state as run_state,
+       (select count(*) from mainspring.runners l
+         where l.tenant_id = e.tenant_id and r.agent_id = any(l.agents) and not l.draining
+           and l.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as runners_seen
+  from mainspring.effects e
+  join mainspring.accounts a on a.tenant_id = e.tenant_id and a.id = e.recipient_id
+  join mainspring.agents g on g.tenant_id = e.tenant_id and g.id = e.recipient_id
+  left join lateral (
+      select s.id, s.state, s.turn
+        from mainspring.sessions s
+       where s.tenant_id = e.tenant_id and s.agent_id = e.recipient_id and s.lease_until is not null
+         and (s.topic_id = e.topic_id or s.topic_id is null)
+       order by s.topic_id is null
+       limit 1) s on true
+  left join mainspring.effects w
+    on w.tenant_id = e.tenant_id and w.recipient_id = e.recipient_id and w.kind = 'wake' and w.state in ('pending', 'claimed')
+  left join lateral (
+      select r.id, r.state, r.agent_id
+        from mainspring.runs r
+       where r.tenant_id = e.tenant_id and r.agent_id = e.recipient_id and r.effect_kind = 'wake'
+         and r.state in ('queued', 'claimed', 'running', 'needs_input')
+       order by r.id desc
+       limit 1) r on true
+ where e.tenant_id = $1 and e.event_seq = any($2::bigint[]) and e.family = 'offered'
+ order by e.event_seq, e.id;

@@ -9,7 +9,8 @@ select c.id from mainspring.cards c
 select 'card' as noun from mainspring.cards where tenant_id = $1 and id = $2
 union all select 'run' from mainspring.runs where tenant_id = $1 and id = $2
 union all select 'effect' from mainspring.effects where tenant_id = $1 and id = $2
-union all select 'rule' from mainspring.rules where tenant_id = $1 and id = $2;
+union all select 'rule' from mainspring.rules where tenant_id = $1 and id = $2
+union all select 'message' from mainspring.messages where tenant_id = $1 and id = $2;
 
 -- name: rule_by_name
 -- The living one of that name, else the last that had it.

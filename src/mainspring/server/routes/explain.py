@@ -13,7 +13,7 @@ from mainspring.server.keyed import Route
 
 router = APIRouter(prefix="/explain", tags=["explain"], route_class=Route)
 
-_REF = "A card's key or id, an event as `event:12` or `12`, the id of an effect or run, a rule's id or name"
+_REF = "A card's key or id, an event as `event:12` or `12`, the id of an effect, delivery, run or message, a rule's id or name"
 
 
 @router.get("", response_model=StoryOut)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mainspring.chat.model import Message, Speaking
+from mainspring.chat.receipts import ReceiptService, ReceiptState
 from mainspring.chat.service import ChatService
 from mainspring.rooms import Actor
 from mainspring.server.auth import Caller, require
@@ -195,6 +196,52 @@ async def show_message(
 ) -> dict[str, Any]:
     """Show one message."""
     return shown(await _service(request).get_message(caller.actor, message))
+
+
+class ReceiptOut(BaseModel):
+    """One recipient's. `offered` is handed to a session, and nothing is known of it beyond that; `acked` is in the agent's context.
+
+    `because` is what it waits for, or what has ended it.
+    """
+
+    account_id: UUID
+    handle: str
+    how: Literal["steer", "deliver", "inbox"]
+    state: ReceiptState
+    since: datetime | None
+    because: str | None
+    effect_id: UUID | None
+    attempts: int
+    next_try_at: datetime | None
+
+
+class ReceiptsOut(BaseModel):
+    """A message's receipts: `held` while its author's turn goes on, when nobody is owed it yet; then a receipt for each recipient."""
+
+    message_id: UUID
+    revision: int
+    state: Literal["held", "settled"]
+    since: datetime | None
+    because: str | None
+    data: list[ReceiptOut]
+
+
+@router.get("/{message}/receipts", response_model=ReceiptsOut)
+async def show_receipts(
+    request: Request, message: MessageId, caller: Annotated[Caller, require("message.receipts")]
+) -> dict[str, Any]:
+    """Say how far a message has come with each recipient: as it settled last, and no more than is known."""
+    service: ReceiptService = request.app.state.services.receipts
+    found = await service.of(caller.actor, message)
+    held = found.held_because is not None
+    return {
+        "message_id": message,
+        "revision": found.revision,
+        "state": "held" if held else "settled",
+        "since": found.message.posted_at if held else found.message.settled_at,
+        "because": found.held_because,
+        "data": [{name: getattr(one, name) for name in ReceiptOut.model_fields} for one in found.data],
+    }
 
 
 @router.patch("/{message}", response_model=MessageOut)
