@@ -255,3 +255,14 @@ async def test_an_answer_descends_from_its_delivery_before_that_is_acked(place):
     assert (answer.cause.seq, answer.cause.depth) == (asked.event_seq, 1)
     with pytest.raises(NotFound):  # what is owed to another agent does not exist for this one
         await place.post("me too", by=other.actor, speaking=answering(other))
+
+
+async def test_what_was_drained_after_a_person_spoke_does_not_wait_for_the_next(place):
+    reader, author = await place.reader("reader"), await place.agent("author")
+    for n in range(21):
+        await place.post(f"and {n}", by=author)
+    await place.post("that will do")  # while the last of them is not drained
+    await place.drain()
+    assert len(await reader.inbox()) == 20
+    await place.home.room.nets.run_once()
+    assert (await reader.read_all())[-2:] == ["and 20", "that will do"]

@@ -155,6 +155,58 @@ async def limits_and_pins(world):
     await world.settle()
 
 
+async def agents_program(world: World, agent: str, *, takeover: bool = False) -> tuple[Any, Any]:
+    """Begin a session of an agent; return it, and a way to send its words."""
+    runner = await world.runner(agent)
+    headers = {"Authorization": f"Bearer {runner.secret}"}
+
+    async def send(method: str, path: str, body: Any = None) -> Any:
+        answer = await world.client.request(method, f"/api/v1/{path}", headers=headers, json=body)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    return await send("POST", "sessions", {"agent": agent, "takeover": takeover}), send
+
+
+async def talked(world: World, superuser: asyncpg.Connection) -> None:
+    """Messages of every fate: read, offered, waiting, held by a turn, held for a person, dropped, dead."""
+    await world.post("channels", {"name": "general", "visibility": "open"})
+    for agent in ("echo", "scribe"):
+        await world.post("channels/general/members", {"account": agent})
+    talk, said = "channels/general/messages", {"topic": "first"}
+    await world.post(talk, {**said, "text": "@operator @member read this"}, who="member")
+    await world.post(
+        talk, {**said, "blocks": [{"type": "ask", "id": "q", "question": "well?", "options": []}]}
+    )
+    await world.settle()
+    session, send = await agents_program(world, "echo")
+    claim = {"claim_id": session["claim_id"]}
+    one = f"sessions/{session['id']}"
+    found = (await send("GET", f"{one}/inbox?claim_id={session['claim_id']}&wait=0"))["deliveries"]
+    await send("POST", f"{one}/ack", {**claim, "deliveries": [found[0]["id"]]})
+    await send("POST", f"{one}/heartbeat", {**claim, "turn": 1})
+    speaking = {"id": session["id"], "claim_id": session["claim_id"], "turn": 1}
+    await send("POST", talk, {**said, "text": "still at it", "session": speaking})
+    dying, ends = await agents_program(world, "scribe")
+    await ends("GET", f"sessions/{dying['id']}/inbox?claim_id={dying['claim_id']}&wait=0")
+    await superuser.execute(
+        "update mainspring.effects set crashes = 4 where tenant_id = $1 and worker = $2",
+        world.tenant,
+        dying["id"],
+    )
+    await ends("POST", f"sessions/{dying['id']}/settle", {"claim_id": dying["claim_id"], "state": "errored"})
+    await superuser.execute(
+        "update mainspring.sessions set lease_until = clock_timestamp() + interval '1 day' where lease_until is not null"
+    )
+    for n in range(22):
+        await send(
+            "POST",
+            talk,
+            {"topic": "second", "text": f"and {n}", "session": {**claim, "id": session["id"]}, "final": True},
+        )
+    await world.settle()
+
+
 async def happened(world: World, superuser: asyncpg.Connection) -> None:
     """Let a little of everything happen; leave some of it under way."""
     operator = world.actors["operator"]
@@ -189,6 +241,7 @@ async def happened(world: World, superuser: asyncpg.Connection) -> None:
     letters = [one["id"] for one in (await world.get("desk", kind="launch"))["data"]]
     await world.post("desk/replay", {"ids": letters[:1]})
     await world.post("desk/discard", {"ids": letters[1:2], "reason": "nobody to write to"})
+    await talked(world, superuser)
     await moved(world, "ready", agent="echo")  # dispatched, and queued
     await world.post("cards", {"board": "OPS", "title": "gone", "labels": ["old"]})
     await world.call("DELETE", "cards/OPS-12")
@@ -680,6 +733,85 @@ CORRUPTIONS = {
         "update mainspring.runs set not_before = 'infinity' where tenant_id = $1 and state = 'queued'",
         "shape", "may not be claimed before infinity",
     ),
+    # what is said, and delivered
+    "message never posted": (
+        "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'message.posted'", "I-10", "was never posted",
+    ),
+    "message owed to nobody knows whom": (
+        "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'message.settled'",
+        "I-10", "has settled, and no event says to whom it is owed",
+    ),
+    "message settled ahead of itself": (
+        """update mainspring.events set data = jsonb_set(data, '{message,revision}', '9') where tenant_id = $1 and kind = 'message.settled'""",
+        "I-10", "is at revision 1, and settled at revision 9",
+    ),
+    "inbox emptied": ("delete from mainspring.inbox_items where tenant_id = $1", "I-10", "whose inbox it is not in"),
+    "delivery lost": (
+        "delete from mainspring.effects where tenant_id = $1 and family = 'offered' and state = 'claimed'", "I-1", "and nothing stands for it",
+    ),
+    "delivery of another message": (
+        "update mainspring.effects set payload = payload || jsonb_build_object('message_id', gen_random_uuid()) where tenant_id = $1 and family = 'offered'",
+        "I-1", "it says",
+    ),
+    "... which is not there": (
+        "update mainspring.effects set payload = payload || jsonb_build_object('message_id', gen_random_uuid()) where tenant_id = $1 and family = 'offered'",
+        "shape", "which is not there",
+    ),
+    "delivery nobody owes": (
+        """update mainspring.effects set key = key || '0' where tenant_id = $1 and family = 'offered' and state = 'claimed'""", "I-1", "and no verdict owes it",
+    ),
+    "delivery in another topic": (
+        "update mainspring.effects set topic_id = gen_random_uuid() where tenant_id = $1 and family = 'offered'", "shape", "in topic",
+    ),
+    "delivery to somebody else": (
+        "update mainspring.effects set recipient_id = gen_random_uuid() where tenant_id = $1 and family = 'offered'", "shape", ") is to ",
+    ),
+    "delivery held by nobody": (
+        "update mainspring.effects set worker = 'somebody' where tenant_id = $1 and family = 'offered' and state = 'claimed'",
+        "shape", "is offered to somebody, which is no live session",
+    ),
+    "delivery held by what has ended": (
+        "update mainspring.sessions set lease_until = null, state = 'lost', ended_at = clock_timestamp() where tenant_id = $1 and lease_until is not null",
+        "shape", "which is no live session of its recipient",
+    ),
+    "delivery that is taken back by a clock": (
+        "update mainspring.effects set lease_until = clock_timestamp() + interval '1 h' where tenant_id = $1 and family = 'offered' and state = 'claimed'",
+        "shape", "not for as long as its session lives",
+    ),
+    "delivery that ended more than it may": (
+        "update mainspring.effects set crashes = 5 where tenant_id = $1 and family = 'offered' and state = 'pending'", "shape", "has ended 5 sessions of 5, and is pending",
+    ),
+    "delivery dead before its time": (
+        "update mainspring.effects set crashes = 1 where tenant_id = $1 and family = 'offered' and state = 'dead'", "shape", "has ended 1 sessions of 5, and is dead",
+    ),
+    "delivery held though a person spoke": (
+        """with spoke as (update mainspring.topics set hops = 0 where tenant_id = $1)
+           update mainspring.effects set created_at = created_at - interval '2 min' where tenant_id = $1 and family = 'offered'""",
+        "shape", "held until infinity, and a person has spoken",
+    ),
+    "held past its session": (
+        "update mainspring.sessions set settled_turn = turn where tenant_id = $1 and lease_until is not null", "I-13", "is past its turn 1",
+    ),
+    "held by nobody": ("update mainspring.messages set session_id = gen_random_uuid() where tenant_id = $1 and settled_at is null", "I-13", "by one that is not there"),
+    "held and settled": (
+        "update mainspring.messages set settled_at = null, settled_by = null, turn = 7, session_id = gen_random_uuid() where tenant_id = $1 and settled_by = 'final'",
+        "I-13", "says that it has settled",
+    ),
+    "held and owed": (
+        "update mainspring.messages set settled_at = null, settled_by = null, turn = 7, session_id = gen_random_uuid() where tenant_id = $1 and settled_by = 'final'",
+        "I-13", "and delivery",
+    ),
+    "hole in a channel": (
+        "delete from mainspring.messages where tenant_id = $1 and channel_seq = 2", "shape", "its last is",
+    ),
+    "channel that forgot its last": ("update mainspring.channels set last_seq = 99 where tenant_id = $1", "shape", "and it says 99"),
+    "topic of another channel": ("update mainspring.topics set channel_id = gen_random_uuid() where tenant_id = $1", "shape", "and its topic"),
+    "topic that forgot its last": ("update mainspring.topics set last_seq = 99 where tenant_id = $1", "shape", "was last spoken in at"),
+    "session ended and not told": (
+        "update mainspring.events set kind = 'custom.nothing' where tenant_id = $1 and kind = 'session.ended'", "shape", "is errored, and its last event is session.started",
+    ),
+    "session ready in a turn": ("update mainspring.sessions set state = 'ready' where tenant_id = $1 and state = 'working'", "shape", "and its turn 1 has not ended"),
+    "session of another agent": ("update mainspring.sessions set agent_id = gen_random_uuid() where tenant_id = $1", "shape", "which is of another agent"),
     # cards
     "card in no state of its board": ("update mainspring.cards set state = 'limbo' where tenant_id = $1", "shape", "board OPS has no such state"),
     "card changed and not told": (
@@ -726,7 +858,7 @@ async def test_what_was_deferred_for_too_long_is_exhausted_before_its_attempts_a
 
 OVERDUE = {
     "an effect whose worker is gone": (
-        "update mainspring.effects set lease_until = clock_timestamp() - interval '2 min' where tenant_id = $1 and state = 'claimed'",
+        "update mainspring.effects set lease_until = clock_timestamp() - interval '2 min' where tenant_id = $1 and state = 'claimed' and family = 'executed'",
         "is held by busy, whose lease ran out 00:02:00 ago",
     ),
     "an effect that nobody takes": (
@@ -739,6 +871,10 @@ OVERDUE = {
         """update mainspring.events e set occurred_at = clock_timestamp() - interval '5 min'
              from mainspring.cursors c where e.tenant_id = $1 and c.tenant_id = $1 and e.seq > c.position""",
         "are not drained, the oldest for 00:05:00",
+    ),
+    "a session that says nothing": (
+        "update mainspring.sessions set lease_until = clock_timestamp() - interval '2 min' where tenant_id = $1 and lease_until is not null",
+        "and its lease ran out 00:02:00 ago",
     ),
     "a run whose runner is gone": (
         "update mainspring.runs set lease_until = clock_timestamp() - interval '10 min' where tenant_id = $1 and state = 'running'",
@@ -760,10 +896,21 @@ async def test_what_is_overdue_is_told_with_its_age_and_breaks_nothing(history, 
 async def test_what_is_a_little_late_is_no_warning(history, corrupt):
     await corrupt(
         "update mainspring.due_tenants set next_due = '-infinity' where tenant_id = $1",
-        "update mainspring.effects set lease_until = clock_timestamp() - interval '50 s' where tenant_id = $1 and state = 'claimed'",
+        "update mainspring.effects set lease_until = clock_timestamp() - interval '50 s' where tenant_id = $1 and state = 'claimed' and family = 'executed'",
         "update mainspring.effects set not_before = clock_timestamp() - interval '50 s' where tenant_id = $1 and state = 'pending'",
     )
     assert await found_in(history) == {}
+
+
+async def test_deliveries_that_nobody_reads_are_told_and_no_finding(history, corrupt):
+    await corrupt(
+        "update mainspring.effects set not_before = clock_timestamp() - interval '2 days'"
+        " where tenant_id = $1 and family = 'offered' and state = 'pending' and not_before < 'infinity'"
+    )
+    report = await history.get("verify")
+    [check] = [one for one in report["checks"] if one["warning"]]
+    assert check["ok"]
+    assert "deliveries wait to be read, the oldest for 2 days" in check["note"]
 
 
 async def test_runs_without_a_runner_are_told_and_no_finding(history, corrupt):

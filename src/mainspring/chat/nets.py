@@ -38,6 +38,7 @@ _LOCK_EXPIRED = SQL["lock_expired"]
 _OF_ENDED_RUNS = SQL["sessions_of_ended_runs"]
 _LOCK_OF_ENDED_RUNS = SQL["lock_of_ended_runs"]
 _PAST_THEIR_SESSION = SQL["past_their_session"]
+_RELEASE_SPOKEN = SQL["release_spoken"]
 _TO_WAKE = SQL["to_wake"]
 _OLDEST_OWED = SQL["oldest_owed"]
 
@@ -62,11 +63,13 @@ class Nets:
     async def run_once(self) -> bool:
         """Ask once whether there is anything to repair, and repair it; True when more may be left."""
         async with self._db.system("delivery nets") as scope:
-            due = await scope.fetchrow(_DUE_NETS)
+            due = await scope.fetchrow(_DUE_NETS, model.HOPS_MAX)
         assert due is not None
         more = (due["lost"] or due["over"]) and await self.reap_sessions()
         if due["held"]:
             await self.settle_left_behind()
+        if due["spoken"]:
+            await self.release_spoken_for()
         return (due["unread"] and await self.wake()) or more
 
     # sessions -------------------------------------------------------------------------------------------------
@@ -119,6 +122,13 @@ class Nets:
             through = session.settled_turn if session.is_live else session.turn
             by = model.settles_by(SessionState.READY if session.is_live else session.state)
             return await verbs.settle_messages(tx, session, through, by, system_actor(tenant, NO_CAUSE))
+
+    async def release_spoken_for(self) -> None:
+        """Let go of deliveries that wait for a person who has spoken: before they were drained, so that the post found none."""
+        async with self._db.system("delivery nets") as scope:
+            released = await scope.execute(_RELEASE_SPOKEN, model.HOPS_MAX)
+        if released:
+            telemetry.sweep_repaired.labels("spoken").inc(released)
 
     # agents ---------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ _OFFERABLE = SQL["offerable"]
 _OFFER = SQL["offer"]
 _HELD = SQL["held"]
 _DROP_UNSEEN = SQL["drop_unseen"]
+_BLAME = SQL["blame"]
 _RELEASE = SQL["release"]
 _NOTE_CRASH = SQL["note_crash"]
 _NOTE_ACKED = SQL["note_acked"]
@@ -189,16 +190,15 @@ async def release(tx: Tx, store: Store[Scope], session: Session, state: SessionS
     held = await held_by(tx, session)
     if not held:
         return 0
-    blamed: UUID | None = None
     if state in model.ENDED_BADLY:
         oldest = held[0]
-        blamed = oldest.effect.id
+        await tx.handle.execute(_BLAME, tx.tenant, oldest.effect.id)
         crashed = replace(oldest.effect, crashes=oldest.effect.crashes + 1)
         if (burial := bury_crashed(crashed, _kind(oldest))) is not None:
             await _settle(tx, store, [(crashed, burial)])
         else:
-            await tx.handle.execute(_NOTE_CRASH, tx.tenant, blamed, f"session_{state}", reason)
-    await tx.handle.execute(_RELEASE, tx.tenant, str(session.id), blamed)
+            await tx.handle.execute(_NOTE_CRASH, tx.tenant, oldest.effect.id, f"session_{state}", reason)
+    await tx.handle.execute(_RELEASE, tx.tenant, str(session.id))
     return len(held)
 
 

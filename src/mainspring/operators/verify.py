@@ -15,11 +15,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from mainspring.agents.model import EVENT_KINDS, RunState
+from mainspring.chat.model import HOPS_MAX
 from mainspring.db import Database, Scope
 from mainspring.operators.audit import SQL, Audit
 from mainspring.operators.model import Check, KindLimits, Report
 from mainspring.spine.drain import ENGINE_VERSION
-from mainspring.spine.effects import DELAY_MAX_SECONDS
+from mainspring.spine.effects import CRASHES_MAX, DELAY_MAX_SECONDS
 from mainspring.spine.ports import Obligation
 from mainspring.stores.postgres.rows import event_of
 
@@ -60,12 +61,18 @@ _CHECKS: Final = (
     _Asks("I-7", "a run's attempts stay within their limit", "runs_attempts", ("run_most",)),
     _Asks("I-8", "a launch that is done made exactly one run, as it says; no run has no launch", "launches_have_runs", ("kept", "moment")),
     _Asks("I-8", "a one-shot label is spent once for its run", "labels_are_spent_once"),
+    _Asks("I-10", "what was said, and to whom it is owed, is told; people have it in their inboxes", "messages_are_as_told"),
+    _Asks("I-13", "nobody is owed what its author still writes, and nothing is held past its session", "nobody_is_owed_what_is_held"),
     _Asks("I-17", "a card that became eligible was dispatched once", "cards_are_dispatched_once"),
     _Asks("shape", "no claim or lease where none may be", "rows_are_in_shape"),
     _Asks("shape", "a rule's versions judge every event once, as its own events say", "rules_are_whole"),
     _Asks("shape", "a rule is paused, resumed and counted as its events say, and can sign what it sends", "limits_are_as_told", ("moment",)),
     _Asks("shape", "a card is in a state of its board, and eligible only as its state and pin say", "cards_are_in_shape"),
-    _Asks("shape", "what waits has an end, unless its rule is paused", "waits_have_an_end", ("moment", "delay_max")),
+    _Asks("shape", "a delivery is what its key says, and offered to a live session of its recipient", "deliveries_are_in_shape", ("crashes_most",)),
+    _Asks("shape", "a channel's messages are numbered without a hole", "channels_are_whole"),
+    _Asks("shape", "a session is as its last event says", "sessions_are_as_told"),
+    _Asks("shape", "what waits has an end, unless its rule is paused, or it waits for a person", "waits_have_an_end",
+          ("moment", "delay_max", "hops_most")),
     _Asks("shape", "the key of a custom event stands for one", "keys_stand_for_events"),
     _Asks("shape", "no tenant's work is hidden from claims", "due_is_never_late"),
     _Asks("I-15", "nothing is owed and overdue", "nothing_is_overdue", ("moment", "late"), warning=True),
@@ -101,6 +108,8 @@ class VerifyService:
                 "moment": horizon["moment"],
                 "delay_max": DELAY_MAX_SECONDS,
                 "late": LATE_SECONDS,
+                "crashes_most": CRASHES_MAX,
+                "hops_most": HOPS_MAX,
             }
             found = [
                 await _ask(scope, asks, tenant, *(known[name] for name in asks.names)) for asks in _CHECKS

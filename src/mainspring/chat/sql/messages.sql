@@ -162,6 +162,14 @@ update mainspring.effects
    set not_before = clock_timestamp()
  where tenant_id = $1 and topic_id = $2 and family = 'offered' and state = 'pending' and not_before = 'infinity';
 
+-- name: release_spoken
+-- Of whichever tenant: held for a person to speak, and one has. $1: how many messages of agents, one after the other, hold what follows.
+update mainspring.effects e
+   set not_before = clock_timestamp()
+  from mainspring.topics t
+ where e.state = 'pending' and e.not_before = 'infinity' and e.family = 'offered'
+   and t.tenant_id = e.tenant_id and t.id = e.topic_id and t.hops <= $1;
+
 -- name: search
 -- Messages with all of these words, the newest first, in channels that the account sees.
 select m.id

@@ -63,11 +63,14 @@ update mainspring.effects
        settled_at = clock_timestamp()
  where tenant_id = $1 and id = any($2::uuid[]) and family = 'offered' and state in ('pending', 'claimed');
 
+-- name: blame
+-- It may have ended the session that held it.
+update mainspring.effects set crashes = crashes + 1 where tenant_id = $1 and id = $2 and state = 'claimed';
+
 -- name: release
--- What a session held and did not read, when it ends: free, but for an attempt of the one that may have ended it.
+-- What a session held and did not read, when it ends.
 update mainspring.effects
-   set state = 'pending', claim_id = null, lease_until = null, not_before = clock_timestamp(),
-       crashes = crashes + (id is not distinct from $3::uuid)::integer
+   set state = 'pending', claim_id = null, lease_until = null, not_before = clock_timestamp()
  where tenant_id = $1 and worker = $2 and family = 'offered' and state = 'claimed';
 
 -- name: note_crash

@@ -114,6 +114,9 @@ select exists (select from mainspring.sessions where lease_until < statement_tim
        exists (select from mainspring.messages m
                  join mainspring.sessions s on s.tenant_id = m.tenant_id and s.id = m.session_id
                 where m.settled_at is null and (m.turn <= s.settled_turn or s.lease_until is null)) as held,
+       exists (select from mainspring.effects e
+                 join mainspring.topics t on t.tenant_id = e.tenant_id and t.id = e.topic_id
+                where e.state = 'pending' and e.not_before = 'infinity' and e.family = 'offered' and t.hops <= $1) as spoken,
        exists (select from mainspring.agents a
                 where a.wake and not a.paused
                   and exists (select from mainspring.effects e

@@ -195,16 +195,22 @@ select (select count(*) from mainspring.cards where tenant_id = $1) as examined,
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: waits_have_an_end
--- A paused rule's rows are held for ever, until somebody resumes it; nothing else is. $2: the snapshot's moment; $3: the longest wait, in
--- seconds, that anybody may ask for.
+-- A paused rule's rows are held for ever, until somebody resumes it; deliveries, until a person speaks in a topic in which agents have
+-- written more than $4 times in a row; nothing else is. $2: the snapshot's moment; $3: the longest wait, in seconds, that anybody may ask
+-- for. One that was drained when the person had spoken is found by a net: only then it is nobody's.
 with bad as (
     select format('effect %s (%s %s) is held until %s, and %s', e.id, e.kind, e.key, e.not_before,
-                  case when r.id is null then 'no rule owes it' else 'its rule is not paused' end) as what
+                  case when e.family = 'offered' then 'a person has spoken' when r.id is null then 'no rule owes it'
+                       else 'its rule is not paused' end) as what
       from mainspring.effects e
       left join mainspring.rules r on r.tenant_id = e.tenant_id and r.id = e.rule_id
      where e.tenant_id = $1 and e.state = 'pending'
        and e.not_before > $2::timestamptz + make_interval(secs => $3::double precision)
        and not (e.not_before = 'infinity' and r.paused_at is not null)
+       and not (e.not_before = 'infinity' and e.family = 'offered'
+                and (e.created_at > $2::timestamptz - interval '60 s'
+                     or exists (select from mainspring.topics t
+                                 where t.tenant_id = e.tenant_id and t.id = e.topic_id and t.hops > $4::integer)))
     union all
     select format('nothing is sent to %s before %s', b.target, b.open_until)
       from mainspring.breakers b
@@ -232,11 +238,11 @@ select (select count(*) from mainspring.event_keys where tenant_id = $1) as exam
        (select count(*) from bad) as count, array(select what from bad order by what limit 20) as violations;
 
 -- name: due_is_never_late
--- Claims look first where due_tenants says: an entry later than its rows would hide them.
+-- Claims look first where due_tenants says: an entry later than its rows would hide them. What is offered is not claimed.
 with real as (
     select e.tenant_id, e.family, min(e.not_before) as next_due, count(*) as n
       from mainspring.effects e
-     where e.tenant_id = $1 and e.state = 'pending' and e.not_before < 'infinity'
+     where e.tenant_id = $1 and e.state = 'pending' and e.family = 'executed' and e.not_before < 'infinity'
      group by e.tenant_id, e.family
 ), bad as (
     select format('%s pending effects are due from %s, and due_tenants says %s', r.n, r.next_due, coalesce(d.next_due::text, 'nothing')) as what
@@ -288,6 +294,16 @@ with late as (
      where r.tenant_id = $1 and r.state in ('claimed', 'running')
        -- after an outage every runner is given a lease to speak up, which is as long as the one that it has
        and r.lease_until < late.before - make_interval(secs => $3::double precision)
+    union all
+    select format('session %s is %s, and its lease ran out %s ago', s.id, s.state, date_trunc('second', $2::timestamptz - s.lease_until)), 1
+      from mainspring.sessions s
+     cross join late
+     where s.tenant_id = $1 and s.lease_until < late.before
+), unread as (
+    -- agents' programs come and go, as runners do; what is held for a person is not due
+    select count(*) as n, min(e.not_before) as since
+      from mainspring.effects e
+     where e.tenant_id = $1 and e.family = 'offered' and e.state = 'pending' and e.not_before <= $2::timestamptz
 ), waiting as (
     select count(*) as n, min(r.not_before) as since
       from mainspring.runs r
@@ -296,7 +312,11 @@ with late as (
 select (select count(*) from mainspring.effects where tenant_id = $1 and state in ('pending', 'claimed'))
        + (select count(*) from mainspring.runs where tenant_id = $1 and state in ('queued', 'claimed', 'running')) as examined,
        (select coalesce(sum(n), 0)::bigint from bad) as count, array(select what from bad order by what limit 20) as violations,
-       case when waiting.n = 0 then ''
-            else format('%s runs wait for a runner, the oldest for %s', waiting.n, date_trunc('second', $2::timestamptz - waiting.since))
-       end as note
-  from waiting;
+       concat_ws('; ',
+           case when waiting.n > 0
+                then format('%s runs wait for a runner, the oldest for %s', waiting.n, date_trunc('second', $2::timestamptz - waiting.since)) end,
+           case when unread.n > 0
+                then format('%s deliveries wait to be read, the oldest for %s', unread.n, date_trunc('second', $2::timestamptz - unread.since))
+                end) as note
+  from waiting
+ cross join unread;
