@@ -134,6 +134,13 @@ drained_position = Gauge(
 drain_lag = Gauge(
     "mainspring_drain_lag_seconds", "Age of the oldest event that no drain has looked at.", registry=REGISTRY
 )
+message_ack = Histogram(
+    "mainspring_message_ack_seconds",
+    "From a message's settling until an agent's session has put it into the agent's context.",
+    registry=REGISTRY,
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 86_400),
+)
+sessions = Gauge("mainspring_sessions", "Live sessions of agents by state.", ["state"], registry=REGISTRY)
 runs = Gauge("mainspring_runs", "Runs by state.", ["state"], registry=REGISTRY)
 runner_slots = Gauge("mainspring_runner_slots", "Slots of live runners.", ["state"], registry=REGISTRY)
 build_info = Gauge("mainspring_build_info", "Constant 1, with the version.", ["version"], registry=REGISTRY)

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mainspring import telemetry
+from mainspring.chat.sight import Reader
+from mainspring.operators.model import Named, Replay
 from mainspring.rooms import Conflict, Invalid, NotFound
 
 
@@ -266,3 +269,51 @@ async def test_what_was_drained_after_a_person_spoke_does_not_wait_for_the_next(
     assert len(await reader.inbox()) == 20
     await place.home.room.nets.run_once()
     assert (await reader.read_all())[-2:] == ["and 20", "that will do"]
+
+
+async def test_acks_and_live_sessions_are_measured(place):
+    reader, idle = await place.reader("reader"), await place.reader("idle", subscribed=False)
+    await idle.beat(turn=1)
+    await place.post("how long does it take?")
+    await place.drain()
+    [offered] = await reader.inbox()
+    before = (telemetry.message_ack._sum.get(), sum(one.get() for one in telemetry.message_ack._buckets))
+    await place.home.admin.execute(
+        "update mainspring.events set occurred_at = occurred_at - interval '90 s' where tenant_id = $1",
+        place.tenant,
+    )
+    await reader.ack(offered.id)
+    took = telemetry.message_ack._sum.get() - before[0]
+    counted = sum(one.get() for one in telemetry.message_ack._buckets) - before[1]
+    assert (counted, 90 <= took < 120) == (1, True)
+    await place.home.services.measure()
+    assert telemetry.sessions.labels("working")._value.get() >= 1
+    assert telemetry.sessions.labels("ready")._value.get() >= 1
+
+
+async def test_a_delivery_that_gave_up_is_replayed_to_the_next_poll_whatever_came_after_it(place):
+    reader = await place.reader("reader")
+    for text in ("first", "second"):
+        await place.post(text)
+    await place.drain()
+    await place.home.admin.execute(
+        "update mainspring.effects set attempts = 11 where tenant_id = $1 and family = 'offered'"
+        " and event_seq = (select min(event_seq) from mainspring.effects where tenant_id = $1 and family = 'offered')",
+        place.tenant,
+    )
+    [first, second] = await reader.inbox()
+    await reader.ack(refused={first.id: "not now"})
+    assert await reader.ack(second.id) == 1
+    desk = place.home.services.desk
+    see = Reader(tenant_id=place.tenant, account_id=place.anna.account_id, operates=True)
+    [group] = (await desk.groups(see, kind=None))[0]
+    assert (group["cause"], group["kinds"], group["ids"]) == (
+        "its reader could not take it",
+        ["deliver"],
+        [str(first.id)],
+    )
+    plan = await desk.plan(see, Named((first.id,)))
+    assert plan["eligible"][0]["subject"] == "#general/general: anna to reader"
+    assert (await desk.decide(place.anna, [first.id], Replay()))["replayed"]
+    assert await reader.texts() == ["first"]
+    assert await reader.read_all() == ["first"]

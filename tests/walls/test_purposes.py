@@ -35,12 +35,12 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("triggers.limits", "later launches"): (1, "one tenant's, by what payloads say: behind the walls no index of that is used"),
     ("triggers.stray", "held rows"): (1, "which rules that are not paused hold rows"),
     ("commands.keys", "trim keys"): (1, "trims answers that were kept long enough"),
-    ("chat.nets", "delivery nets"): (4, "whether sessions are lost, messages held past theirs, or agents to be woken, and in which tenants"),
+    ("chat.nets", "delivery nets"): (5, "whether sessions are lost, messages held past theirs, or agents to be woken, and in which tenants; lets go of what nobody holds any more"),
     # waiting on behalf of many: one question a round for all who wait
     ("agents.polls", "run polls"): (1, "for which of the waiting runners there is work"),
     ("agents.polls", "run calls"): (1, "the same, of the tenants alone in which something has just happened to a run"),
     ("chat.waits", "inboxes"): (1, "which of the waiting sessions have something to read"),
-    ("operators.tails", "event tails"): (2, "reads on in the logs of all tenants that somebody follows, whether they still may, and what they see"),
+    ("operators.tails", "event tails"): (2, "reads on in the logs of all tenants that somebody follows, and what of it each still may; and again for who has come meanwhile"),
     # before it is known who asks
     ("agents.tokens", "authenticate"): (1, "a secret says whose it is only once it is found"),
     ("agents.tokens", "check exposure"): (1, "whether a demo's token opens this server, before it listens"),

@@ -56,12 +56,13 @@ REFUSED: Final = "its reader could not take it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A row that a session holds, as the engine settles it, and where it stands."""
+    """A row that a session holds, as the engine settles it, where it stands, and for how long its message has been settled."""
 
     effect: Effect
     topic_id: UUID
     message_id: UUID
     offered_at: object
+    owed_seconds: float | None = None
 
     @property
     def line(self) -> tuple[UUID, str]:
@@ -160,6 +161,9 @@ async def ack(tx: Tx, store: Store[Scope], session: Session, ids: Collection[UUI
             _NOTE_ACKED, tx.tenant, session.id, cause.seq, list(cause.via), cause.depth, str(cause.trust)
         )
     telemetry.acks.inc(len(acked))
+    for one in acked:
+        if one.owed_seconds is not None:
+            telemetry.message_ack.observe(one.owed_seconds)
     return len(acked)
 
 
@@ -262,5 +266,9 @@ def _held_of(row: Record) -> Held:
         deferrals=row["deferrals"],
     )
     return Held(
-        effect=effect, topic_id=row["topic_id"], message_id=row["message_id"], offered_at=row["claimed_at"]
+        effect=effect,
+        topic_id=row["topic_id"],
+        message_id=row["message_id"],
+        offered_at=row["claimed_at"],
+        owed_seconds=row["owed_seconds"],
     )

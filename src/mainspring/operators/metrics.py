@@ -1,8 +1,9 @@
-"""Gauges of what is owed and of what is dead, asked of the database at a scrape. Takes nothing; leaves `telemetry`'s gauges set."""
+"""Gauges of what is owed, of what is dead, and of who reads, asked of the database at a scrape. Takes nothing; leaves `telemetry`'s gauges set."""
 
 from __future__ import annotations
 
 from mainspring import telemetry
+from mainspring.chat.model import LIVE
 from mainspring.db import Database
 from mainspring.sql import Queries
 
@@ -25,12 +26,13 @@ async def lag(db: Database) -> dict[str, float]:
 
 
 async def measure(db: Database) -> None:
-    """Set the gauges of the log, its cursors and the effects, over all tenants. Kinds that have nothing are left out."""
+    """Set the gauges of the log, its cursors, the effects and sessions, over all tenants. Kinds that have nothing are left out."""
     async with db.system("metrics") as scope:
         log = await scope.fetchrow(SQL["log_gauges"])
         kinds = await scope.fetch(SQL["effect_gauges"])
         dead_runs = await scope.fetchval(SQL["dead_runs"])
         breakers = await scope.fetchval(SQL["open_breakers"])
+        sessions = {row["state"]: row["n"] for row in await scope.fetch(SQL["live_sessions"])}
     assert log is not None
     telemetry.event_head.set(log["head"])
     telemetry.drained_position.set(log["position"])
@@ -44,3 +46,5 @@ async def measure(db: Database) -> None:
         telemetry.dead_letters.labels(row["kind"]).set(row["dead"])
     telemetry.dead_letters.labels("run").set(dead_runs)
     telemetry.breaker_open.set(breakers)
+    for state in LIVE:
+        telemetry.sessions.labels(state).set(sessions.get(state, 0))

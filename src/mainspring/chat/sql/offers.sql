@@ -51,8 +51,10 @@ update mainspring.effects e
 -- name: held
 -- What a session holds, in the order in which it was owed.
 select e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target, e.attempts,
-       e.crashes, e.deferrals, e.epoch, e.claim_id, e.topic_id, e.claimed_at, (e.payload ->> 'message_id')::uuid as message_id
+       e.crashes, e.deferrals, e.epoch, e.claim_id, e.topic_id, e.claimed_at, (e.payload ->> 'message_id')::uuid as message_id,
+       greatest(extract(epoch from clock_timestamp() - v.occurred_at), 0)::double precision as owed_seconds
   from mainspring.effects e
+  left join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
  where e.tenant_id = $1 and e.worker = $2 and e.family = 'offered' and e.state = 'claimed'
  order by e.event_seq, e.id;
 

@@ -27,3 +27,7 @@ select count(*) from mainspring.runs where state in ('failed', 'lost');
 -- name: open_breakers
 -- How many targets are taken to be down. Not which: whoever scrapes is asked for no token, and a host may be a tenant's own.
 select count(*) from mainspring.breakers where open_until is not null;
+
+-- name: live_sessions
+-- By the partial index of those that have a lease.
+select s.state, count(*) as n from mainspring.sessions s where s.lease_until is not null group by s.state;
