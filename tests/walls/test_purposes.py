@@ -40,7 +40,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("agents.polls", "run polls"): (1, "for which of the waiting runners there is work"),
     ("agents.polls", "run calls"): (1, "the same, of the tenants alone in which something has just happened to a run"),
     ("chat.waits", "inboxes"): (1, "which of the waiting sessions have something to read"),
-    ("operators.tails", "event tails"): (2, "reads on in the logs of all tenants that somebody follows, and what of it each still may; and again for who has come meanwhile"),
+    ("operators.tails", "event tails"): (2, "reads on in the logs of all tenants that somebody follows, whether they still may, and what they see"),
     # before it is known who asks
     ("agents.tokens", "authenticate"): (1, "a secret says whose it is only once it is found"),
     ("agents.tokens", "check exposure"): (1, "whether a demo's token opens this server, before it listens"),
