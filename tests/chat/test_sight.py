@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from mainspring.agents.tokens import NewToken, mint
 from mainspring.chat.sight import Reader
 from mainspring.ids import new_id
+from mainspring.operators import tails as tails_module
 from mainspring.operators.tails import Batch, Filter, Stream
 from mainspring.rooms import Actor
 from mainspring.server.app import create_app
@@ -194,6 +195,10 @@ async def test_nobody_outside_of_a_shared_channel_is_told_a_byte_of_it_at_any_ro
             assert answer.status_code < 500, (path, query, answer.text)
             assert not told_apart(answer.text, f"{path} {query}"), (who, path, query, answer.text)
     assert [seen.count(one) > 5 for one in SECRETS] == [True, True, True]
+    for who in ("removed", "outsider"):
+        headers = {"Authorization": f"Bearer {vault.secrets[who]}"}
+        plan = await vault.client.post("/api/v1/desk/plan", json={"all": True}, headers=headers)
+        assert (plan.json()["total"], told_apart(plan.text, "")) == (1, [])
 
 
 @pytest.mark.parametrize("who", ["removed", "outsider", "stranger", "other"])
@@ -276,20 +281,48 @@ async def test_one_who_joins_hears_from_then_on_and_one_who_leaves_hears_no_more
         await listener.leave()
 
 
+def stream_of(vault: Vault, who: str, position: int) -> Stream:
+    return Stream(
+        tenant_id=vault.place.tenant,
+        token_id=new_id(),
+        reader=Reader(tenant_id=vault.place.tenant, account_id=vault.actors[who].account_id, operates=True),
+        position=position,
+        wanted=Filter(),
+        allowed=lambda _role: True,
+    )
+
+
+async def test_a_stream_that_comes_while_the_tail_asks_who_sees_what_misses_nothing(vault, monkeypatch):
+    place, tails = vault.place, vault.place.home.services.tails
+    head = (await place.events())[-1]["seq"]
+    first, late = stream_of(vault, "outsider", head), stream_of(vault, "anna", head)
+    await tails.catch_up(first)
+    ask, asked = tails_module._seen_by, []
+
+    async def asks(scope: Any, lines: Any, streams: Any) -> Any:
+        asked.append(len(streams))
+        found = await ask(scope, lines, streams)
+        if len(asked) == 1:
+            tails._attach(late)
+        return found
+
+    monkeypatch.setattr(tails_module, "_seen_by", asks)
+    try:
+        await place.post(f"just now {WORD}", channel=CHANNEL)
+        await tails.run_once()
+        assert asked == [1, 2]
+        assert [line.event.kind for line in late.queued] == ["message.posted", "message.settled"]
+        assert list(first.queued) == []
+    finally:
+        tails.leave(first)
+        tails.leave(late)
+
+
 async def test_what_is_queued_is_not_told_to_one_who_has_left_meanwhile(vault):
     place, tails = vault.place, vault.place.home.services.tails
     await place.home.room.chat.join(place.anna, CHANNEL, "outsider", subscribed=True)
     head = (await place.events())[-1]["seq"]
-    outsider = vault.actors["outsider"].account_id
-    reader = Reader(tenant_id=place.tenant, account_id=outsider, operates=True)
-    stream = Stream(
-        tenant_id=place.tenant,
-        token_id=new_id(),
-        reader=reader,
-        position=head,
-        wanted=Filter(),
-        allowed=lambda _role: True,
-    )
+    stream = stream_of(vault, "outsider", head)
     await tails.catch_up(stream)
     try:
         await place.post(f"soon {WORD}", channel=CHANNEL)
@@ -334,6 +367,11 @@ async def test_a_delivery_that_is_not_theirs_is_a_bare_row_for_operators_and_not
         letters = (await vault.get("/api/v1/desk", who, kind=dead["kind"])).json()["data"]
         counts[who] = (sum(group["count"] for group in groups), len(letters))
     assert counts == {"anna": (1, 1), "outsider": (1, 1), "looker": (0, 0)}
+    headers = {"Authorization": f"Bearer {vault.secrets['outsider']}"}
+    replay = {"ids": [str(dead["id"])]}
+    answer = await vault.client.post("/api/v1/desk/replay", json=replay, headers=headers)
+    assert (answer.status_code, told_apart(answer.text, "")) == (200, [])
+    assert [one["id"] for one in answer.json()["replayed"]] == [str(dead["id"])]
 
 
 def test_the_walk_reaches_every_route_that_reads(home):

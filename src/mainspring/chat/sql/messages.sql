@@ -196,11 +196,12 @@ select w.word
  limit 1;
 
 -- name: settlings
--- Where a message settled last, which revision of it, to whom that was owed; and how far the log has been drained.
+-- Where a message settled last, which revision of it, to whom that was owed; and how far the log has been drained. What a message has
+-- for events are few, what is of their kind may be most of the log: `offset 0` has them found by subject.
 select e.seq, (e.data -> 'message' ->> 'revision')::integer as revision, e.data -> 'recipients' as recipients,
        coalesce((select c.position from mainspring.cursors c where c.tenant_id = $1 and c.name = 'effects'), 0) as position
-  from mainspring.events e
- where e.tenant_id = $1 and e.subject = $2 and e.kind = 'message.settled'
+  from (select v.seq, v.kind, v.data from mainspring.events v where v.tenant_id = $1 and v.subject = $2 offset 0) e
+ where e.kind = 'message.settled'
  order by e.seq desc
  limit 1;
 
