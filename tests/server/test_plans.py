@@ -101,6 +101,7 @@ ASKED: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("operators", "runs_by_age", (TENANT, 7, LOWEST, 50, LATEST, *WHOSE[:2]), "runs_dead_age on"),
     ("operators", "count_letters", (TENANT, None, *WHOSE, True, None), "effects_dead"),
     ("operators", "heaps", (TENANT, None, *WHOSE, True, None, 50), "effects_dead"),
+    ("chat", "due_nets", (20,), "effects_unspoken"),
     ("chat", "receipts", (TENANT, [7], 60.0), "effects_event"),
     ("chat", "settlings", (TENANT, str(CARD)), "events_subject"),
     ("chat", "seen_by", ([TENANT], [CARD], [new_id()], [AGENT]), "channels_pkey"),

@@ -190,6 +190,9 @@ create index asks_open_of_messages on mainspring.asks (tenant_id, id) where stat
 -- What a recipient is owed, topic by topic, in the order of the log.
 create index effects_offered on mainspring.effects (tenant_id, recipient_id, topic_id, event_seq, id)
     where family = 'offered' and state in ('pending', 'claimed');
+-- of it, what waits for a person to speak in its topic: few, and looked for at every tick
+create index effects_unspoken on mainspring.effects (tenant_id, topic_id)
+    where family = 'offered' and state = 'pending' and not_before = 'infinity';
 -- and what a session holds: its id is the worker's name
 create index effects_of_session on mainspring.effects (tenant_id, worker) where family = 'offered' and state = 'claimed';
 -- one live wake an agent
