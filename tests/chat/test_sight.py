@@ -199,6 +199,10 @@ async def test_nobody_outside_of_a_shared_channel_is_told_a_byte_of_it_at_any_ro
         headers = {"Authorization": f"Bearer {vault.secrets[who]}"}
         plan = await vault.client.post("/api/v1/desk/plan", json={"all": True}, headers=headers)
         assert (plan.json()["total"], told_apart(plan.text, "")) == (1, [])
+        rule = {"when": {"kinds": ["run.queued"]}, "do": {"launch": {"agent": "echo"}}, "last": 100}
+        tried = await vault.client.post("/api/v1/rules/test", json=rule, headers=headers)
+        assert tried.json()["matched"] == 1, tried.text
+        assert not [one for one in things["messages"] if one in tried.text]
 
 
 @pytest.mark.parametrize("who", ["removed", "outsider", "stranger", "other"])

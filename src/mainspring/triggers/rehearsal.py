@@ -22,6 +22,7 @@ from mainspring.triggers.limits import Pace, Pass, TooOften
 from mainspring.triggers.matcher import card_of, facts_of
 from mainspring.triggers.model import Launch, Outlook, Promote, Remark, RuleVersion, Webhook, Will, Wont
 from mainspring.triggers.prompts import Missing, TooLong
+from mainspring.triggers.terms import RULE_KINDS, is_custom
 
 LAST_DEFAULT: Final = 200
 LAST_MAX: Final = 1_000
@@ -86,16 +87,21 @@ async def rehearse(
     last: int,
     remarks: Sequence[Remark] = (),
 ) -> Rehearsal:
-    """Try a version out on the tenant's last events."""
+    """Try a version out on those of the tenant's last events that a rule may name."""
     head = await log.head(scope, tenant)
     after, play, lines = max(0, head - last), _Play(version), list[Rehearsed]()
     while after < head:
         events = await log.read(scope, tenant, after=after, limit=min(_BATCH, head - after))
         if not events:
             break
-        lines += [play.next(event) for event in events]
+        lines += [play.next(event) for event in events if _may_be_named(event)]
         after = events[-1].seq
     return Rehearsal(lines=tuple(lines), remarks=tuple(remarks))
+
+
+def _may_be_named(event: Event) -> bool:
+    """Tell whether a rule may name an event of this kind. What is said in channels is none: not everybody may be told of it."""
+    return event.kind in RULE_KINDS or is_custom(event.kind)
 
 
 @dataclass(slots=True)
