@@ -131,10 +131,38 @@ async def test_a_post_says_where_it_went_and_whom_it_is_owed_to(cli, place):
         "post", "#general", "@bob and you: look", "--topic", "Pumps", "--mention", "qa"
     )
     assert (code, out.split(maxsplit=1)[1]) == (0, "#general › Pumps  seq 2\n")
-    assert err == ("1 agent is steered, 1 agent has it delivered, 1 person finds it in their inbox\n")
+    assert err == "steers qa; delivered to coder; in the inbox of bob\n"
     message = await place.message(out.split()[0])
     await place.drain()
     assert await place.owed(message) == {"coder": "deliver", "qa": "steer"}
+
+
+async def test_receipts_say_how_far_a_message_has_come(cli, place):
+    reader = await place.reader("coder")
+    await place.agent("qa")
+    _, out, _ = await cli("post", "general", "@coder look", "--json")
+    message = json.loads(out)["id"]
+    _, out, _ = await cli("message", "receipts", message, "--json")
+    assert {one["handle"]: one["state"] for one in json.loads(out)["data"]} == {
+        "coder": "stored",
+        "qa": "stored",
+    }
+    await place.drain()
+    await reader.read_all()
+    code, out, _ = await cli("message", "receipts", message)
+    assert (code, out.splitlines()[0].split()[:3]) == (0, ["revision", "1", "settled"])
+    told = [line.split()[:3] for line in out.splitlines()[1:]]
+    assert told == [
+        ["TO", "HOW", "STATE"],
+        ["coder", "steer", "acked"],
+        ["qa", "deliver", "waiting_for_session"],
+    ]
+    assert "no session is live, and its wake is off" in out
+    await reader.beat(turn=1)
+    held = (await reader.post("hm", turn=1)).message
+    code, out, _ = await cli("message", "receipts", str(held.id))
+    assert (code, out.startswith("held since 20"), "coder is still writing" in out) == (0, True, True)
+    assert (await cli("message", "receipts", str(place.tenant)))[0] == 3
 
 
 async def test_a_post_is_read_from_stdin_and_sent_again_it_is_the_same_message(cli):

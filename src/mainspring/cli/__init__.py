@@ -28,7 +28,7 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "card": ("mainspring.cli.card:app", "Cards: create, move, edit, assign, label, comment."),
     "channel": ("mainspring.cli.channel:app", "Channels: who is in them, and what is said there."),
     "post": ("mainspring.cli.post:post", "Say something in a channel."),
-    "message": ("mainspring.cli.message:app", "Messages: show, edit, search."),
+    "message": ("mainspring.cli.message:app", "Messages: show, edit, search, receipts."),
     "inbox": ("mainspring.cli.inbox:app", "Your inbox: the messages that mention you."),
     "agent": ("mainspring.cli.agent:app", "Agents that rules launch."),
     "runner": ("mainspring.cli.runner:app", "Runners: the machines that do agents' work."),

@@ -1,4 +1,4 @@
-"""`mainspring message`: what was said: show, edit, search. Elsewhere: `post` says something, `channel history` reads a channel."""
+"""`mainspring message`: what was said, and how far it has come: show, edit, search, receipts. Elsewhere: `post` says something, `channel history` reads a channel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cyclopts import App, Parameter
 
 from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, printable, say
+from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, printable, say, table
 
-app = App(name="message", help="Messages: show, edit, search.")
+app = App(name="message", help="Messages: show, edit, search, receipts.")
 
 Text: TypeAlias = Annotated[
     str | None,
@@ -72,6 +72,13 @@ def edit(
 
 
 @app.command
+def receipts(message: _Message, *, json: Json = False) -> int:
+    """Say how far a message has come with everybody whom it is owed to, and what it waits for; no more than is known."""
+    emit(Client.here().get(f"{_path(message)}/receipts"), json, _received)
+    return ExitCode.OK
+
+
+@app.command
 def search(
     *words: Annotated[str, Parameter(help="Messages that have all of these words.")],
     channel: Annotated[str | None, Parameter(help="In this channel alone: its name or id.")] = None,
@@ -124,6 +131,19 @@ def whole(message: Mapping[str, Any]) -> str:
         lines.append(f"edited    {message['edited_at']}, revision {message['revision']}")
     lines.append(f"id        {message['id']}")
     return "\n".join(lines)
+
+
+def _received(receipts: Mapping[str, Any]) -> str:
+    if receipts["state"] == "held":
+        return f"held since {receipts['since']}: {receipts['because']}"
+    head = f"revision {receipts['revision']} settled {receipts['since']}"
+    if not receipts["data"]:
+        return f"{head}; owed to nobody"
+    cells = [
+        [one["handle"], one["how"], one["state"], one["since"] or "-", printable(one["because"] or "-")]
+        for one in receipts["data"]
+    ]
+    return f"{head}\n{table(('to', 'how', 'state', 'since', 'because'), cells)}"
 
 
 def _marks(message: Mapping[str, Any]) -> str:

@@ -12,6 +12,9 @@ from mainspring.cli.exits import ExitCode
 from mainspring.cli.message import Mention, RequestId, Text, said
 from mainspring.cli.output import Json, emit, printable, say
 
+NAMED_MAX = 10
+_HOW = {"steer": "steers", "deliver": "delivered to", "inbox": "in the inbox of"}
+
 
 def post(
     channel: Annotated[str, Parameter(help="Its name or id.")],
@@ -45,19 +48,18 @@ def _where(message: Mapping[str, Any]) -> str:
 
 def _owed(client: Client, message: Mapping[str, Any]) -> str:
     """Say whom a message is owed to, as its settling has it; nothing is owed before."""
-    if message["held"]:
-        return "held: it is owed to nobody before your turn ends"
-    [settled] = client.get("events", kind="message.settled", subject=message["id"], last=1)["data"]
-    owed = settled["data"]["recipients"]
+    receipts = client.get(f"messages/{segment(message['id'])}/receipts")
+    if receipts["state"] == "held":
+        return f"held, and owed to nobody yet: {receipts['because']}"
     told = [
-        _counted(owed["steer"], "agent is steered", "agents are steered"),
-        _counted(owed["deliver"], "agent has it delivered", "agents have it delivered"),
-        _counted(owed["people"], "person finds it in their inbox", "people find it in their inboxes"),
+        _named(label, [one["handle"] for one in receipts["data"] if one["how"] == how])
+        for how, label in _HOW.items()
     ]
     return (
-        ", ".join(filter(None, told)) or "owed to nobody: no agent subscribes here, and nobody is mentioned"
+        "; ".join(filter(None, told)) or "owed to nobody: no agent subscribes here, and nobody is mentioned"
     )
 
 
-def _counted(those: Sequence[str], one: str, more: str) -> str:
-    return f"{len(those)} {one if len(those) == 1 else more}" if those else ""
+def _named(label: str, handles: Sequence[str]) -> str:
+    more = f" and {len(handles) - NAMED_MAX} more" if len(handles) > NAMED_MAX else ""
+    return f"{label} {', '.join(sorted(handles)[:NAMED_MAX])}{more}" if handles else ""
