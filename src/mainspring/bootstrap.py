@@ -15,6 +15,7 @@ from mainspring import demo_data
 from mainspring.agents.service import AgentService
 from mainspring.agents.tokens import TokenService
 from mainspring.boards.service import BoardService
+from mainspring.chat.build import ChatRoom
 from mainspring.rooms import Actor, ServerSpine
 from mainspring.triggers.service import RuleService
 
@@ -35,6 +36,8 @@ class Parts(Protocol):
     def boards(self) -> BoardService: ...
     @property
     def rules(self) -> RuleService: ...
+    @property
+    def talk(self) -> ChatRoom: ...
     @property
     def tokens(self) -> TokenService: ...
 
@@ -67,7 +70,9 @@ async def ensure_dev(
     """
     admin = await ensure_admin(parts)
     if demo:
-        await demo_data.ensure(admin, agents=parts.agents, boards=parts.boards, rules=parts.rules)
+        await demo_data.ensure(
+            admin, agents=parts.agents, boards=parts.boards, rules=parts.rules, chat=parts.talk.chat
+        )
     else:
         await demo_data.ensure_agents(admin, parts.agents)
     if operator is None or not await _opens(parts.tokens, operator, role="operator"):

@@ -5,15 +5,16 @@ They are written against the SDK like anybody's, and run by a runner process lik
 
 from __future__ import annotations
 
-from mainspring.sdk import Run, Runner
+from mainspring.sdk import Message, Reply, Run, Runner
 
 HANDLES = ("echo", "flaky")
 _SLOTS = 4
 
 
 def add_to(runner: Runner) -> None:
-    """Let `runner` do the runs of the built-in agents."""
+    """Let `runner` do the runs of the built-in agents, and read what is said to echo."""
     runner.agent("echo", slots=_SLOTS, timeout_seconds=60)(echo)
+    runner.on_message("echo", timeout_seconds=60)(answer)
     runner.agent("flaky", slots=_SLOTS, timeout_seconds=60)(flaky)
 
 
@@ -23,6 +24,11 @@ async def echo(run: Run) -> str:
     await run.progress(f"because: {run.trigger.summary or 'somebody asked'}")
     await run.progress(f"card: {await _about(run)}")
     return f"echo: {run.prompt}"
+
+
+async def answer(message: Message, reply: Reply) -> None:
+    """Say what it was told."""
+    await reply(f"echo: {message.text.replace('@echo', '').strip() or 'nothing'}")
 
 
 async def flaky(run: Run) -> str:

@@ -18,10 +18,12 @@ import httpx
 from mainspring.testing import DevServer, Refused, TooLong, dev_server, wait_until
 
 KILL_POINTS = ("drain.before_commit", "launch.after_run")
+DELIVERY_KILL_POINTS = ("message_settle.after_commit", "inbox.after_offer")
 KILL_TRIES_MAX = 5
 
 Card = dict[str, Any]
 Run = dict[str, Any]
+Message = dict[str, Any]
 
 
 class NotAsPromised(Exception):
@@ -179,6 +181,69 @@ def a_server_is_killed(demo: Demo, point: str) -> None:
     )
 
 
+def answers_to(demo: Demo, asked: Message) -> list[Message]:
+    """What echo has said since a message, as the server that is never killed tells it."""
+    after = f"/channels/general/messages?after_seq={asked['channel_seq']}"
+    return [said for said in demo.call("GET", after, server=2)["data"] if said["author"] == "echo"]
+
+
+def delivery_of(demo: Demo, asked: Message) -> dict[str, Any]:
+    """What a mention owes to echo."""
+    wait_until(lambda: bool(_owed(demo, asked)), "a delivery owed")
+    [owed] = _owed(demo, asked)
+    return owed
+
+
+def _owed(demo: Demo, asked: Message) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = demo.call("GET", "/effects?kind=steer&limit=200", server=2)["data"]
+    return [row for row in rows if row["key"].startswith(asked["id"])]
+
+
+def ask_echo(demo: Demo, text: str) -> Message:
+    """Mention echo in #general, at the server that is never killed."""
+    asked: Message = demo.call("POST", "/channels/general/messages", {"text": text}, server=2)
+    return asked
+
+
+def answered(demo: Demo, asked: Message) -> Message:
+    """Wait until a mention is answered and acked; count what is missing or too many."""
+    try:
+        wait_until(lambda: delivery_of(demo, asked)["state"] == "done", "an ack by echo")
+        wait_until(lambda: any(not said["held"] for said in answers_to(demo, asked)), "an answer by echo")
+    except TooLong:
+        demo.count.lost += 1
+        raise
+    found = answers_to(demo, asked)
+    demo.count.doubled += len(found) - 1
+    return found[0]
+
+
+def a_mention(demo: Demo) -> None:
+    """An agent that is always on answers what mentions it."""
+    started = time.monotonic()
+    asked = ask_echo(demo, "@echo what is DEMO-1?")
+    answer = answered(demo, asked)
+    owed = delivery_of(demo, asked)
+    demo.step(
+        f"{asked['text']!r} in #general: {answer['text']!r}",
+        f"{owed['kind']} {owed['id']} owed, offered and acked, {time.monotonic() - started:.2f} s after the post",
+    )
+
+
+def a_server_is_killed_over_a_mention(demo: Demo, point: str) -> None:
+    """A server dies at a fault point of delivery; the mention is answered once all the same."""
+    victim = demo.server.pid("server-1")
+    demo.server.arm(point)
+    asked = ask_echo(demo, f"@echo who dies at {point}?")
+    wait_until(lambda: demo.server.pid("server-1") != victim, f"the kill at {point}")
+    answer = answered(demo, asked)
+    wait_until(demo.server.is_up, "server-1 back")
+    demo.step(
+        f"server-1 was killed at {point} and started again: one answer, one ack",
+        f"pid {victim} got SIGKILL, now pid {demo.server.pid('server-1')}; {answer['text']!r}",
+    )
+
+
 def a_dead_letter(demo: Demo) -> Card:
     """A poison card becomes a dead letter; mended, planned and replayed, it is done by the same run."""
     card = new_card(demo, "the poisoned parcel", labels=["poison"])
@@ -235,6 +300,9 @@ def journey(demo: Demo) -> None:
     a_card_moves(demo)
     for point in KILL_POINTS:
         a_server_is_killed(demo, point)
+    a_mention(demo)
+    for point in DELIVERY_KILL_POINTS:
+        a_server_is_killed_over_a_mention(demo, point)
     card = a_dead_letter(demo)
     the_story(demo, card)
     all_is_over(demo)

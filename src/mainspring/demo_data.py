@@ -1,4 +1,4 @@
-"""What a newcomer finds: a board, two cards, two agents, and the rules that launch them when a card is moved to doing.
+"""What a newcomer finds: a channel, a board, two cards, two agents, and the rules that launch them when a card is moved to doing.
 
 Takes the services, leaves what is missing made through them, as any user would. Repeated starts change nothing, whatever
 people have made of it meanwhile: what exists by its name is left alone, and cards come only with a fresh board.
@@ -12,12 +12,14 @@ from typing import Any, Final
 from mainspring.agents.service import AgentService
 from mainspring.boards.model import BoardState, CardQuery, NewCard
 from mainspring.boards.service import BoardService
+from mainspring.chat.service import ChatService
 from mainspring.rooms import Actor, Conflict, NotFound
 from mainspring.triggers.service import RuleService
 
 AGENTS: Final = ("echo", "flaky")
 AGENT_SLOTS: Final = 4
 BOARD: Final = "DEMO"
+CHANNEL: Final = "general"
 POISON: Final = "poison"
 
 _NAMES: Final = {"echo": "Echo: says what it was asked", "flaky": "Flaky: fails until the card is fixed"}
@@ -68,9 +70,12 @@ _RULES: Final[Sequence[Mapping[str, Any]]] = (
 )
 
 
-async def ensure(admin: Actor, *, agents: AgentService, boards: BoardService, rules: RuleService) -> None:
-    """Make the demo's agents, board, rules and cards, as far as they are not there."""
+async def ensure(
+    admin: Actor, *, agents: AgentService, boards: BoardService, rules: RuleService, chat: ChatService
+) -> None:
+    """Make the demo's agents, channel, board, rules and cards, as far as they are not there."""
     await ensure_agents(admin, agents)
+    await _ensure_channel(admin, chat)
     await _ensure_board(admin, boards)
     for rule in _RULES:
         await _ensure_rule(admin, rules, rule)
@@ -87,6 +92,20 @@ async def ensure_agents(admin: Actor, agents: AgentService) -> None:
             await agents.get(admin.tenant_id, handle)
         except NotFound:
             await agents.create(admin, handle=handle, name=_NAMES[handle], slots=AGENT_SLOTS)
+
+
+async def _ensure_channel(admin: Actor, chat: ChatService) -> None:
+    """Make the channel, with its person and echo, who reads what mentions it alone."""
+    try:
+        await chat.get_channel(admin, CHANNEL)
+    except NotFound:
+        try:
+            await chat.create_channel(
+                admin, name=CHANNEL, purpose="What is said to all", visibility="open", post_policy="members"
+            )
+        except Conflict:  # another start was quicker
+            return
+        await chat.join(admin, CHANNEL, "echo", subscribed=False)
 
 
 async def _ensure_board(admin: Actor, boards: BoardService) -> None:

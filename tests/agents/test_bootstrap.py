@@ -53,6 +53,10 @@ async def test_dev_makes_the_demo_once_and_keeps_tokens_that_are_valid(parts):
         "doing → echo",
         "poison → flaky",
     ]
+    members = await parts.talk.chat.list_members(
+        (await parts.tokens.authenticate(first.operator)).actor, "general"
+    )
+    assert {(member.handle, member.subscribed) for member in members} == {("admin", True), ("echo", False)}
     runner = await parts.tokens.authenticate(first.runner)
     assert len(runner.agents) == 2
     lost = await bootstrap.ensure_dev(parts, operator="gone", runner=first.operator)

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from mainspring.sdk import Message, Reply, Runner, listening
+from mainspring.sdk import Message, Reply, Run, Runner, listening
 from mainspring.sdk.liveness import Liveness
 from mainspring.testing import DevServer, dev_server, wait_until
 from tests.sdk.conftest import AtWork, no_thread_is_left
@@ -398,6 +398,75 @@ async def test_a_server_killed_anywhere_on_the_way_loses_and_doubles_nothing(roo
     numbers = [str(n) for n in range(len(POINTS))]
     assert read == numbers
     assert room.said() == [f"answer {n}" for n in numbers]
+
+
+# Runs that speak, and are spoken to -------------------------------------------------------------------------------
+
+
+def launch(room: Room) -> dict[str, Any]:
+    """Pin a card to the agent where that dispatches it; return the card."""
+    card: dict[str, Any] = room.call(
+        "POST", "/cards", {"board": "DEMO", "title": "work", "agent": room.agent, "state": "ready"}
+    )
+    return card
+
+
+def in_topic(room: Room, card: dict[str, Any]) -> list[str]:
+    """What the agent has said in a card's topic, in order."""
+    rows = room.call("GET", "/channels/demo/messages?after_seq=0&limit=200")["data"]
+    return [row["text"] for row in rows if row["topic"] == card["key"] and row["author"] == room.agent]
+
+
+async def test_what_a_run_posts_and_comments_is_said_once_for_its_key_in_the_last_words(room: Room) -> None:
+    runner, tries = room.runner(), 0
+
+    @runner.agent(room.agent)
+    async def coder(run: Run) -> str:
+        nonlocal tries
+        tries += 1
+        card = await run.card()
+        await run.post(room.channel, f"try {tries}", key=f"{run.id}:hello", topic="news")
+        said = await card.comment(f"try {tries}", key=f"{run.id}:summary")
+        await said.edit(f"try {tries}, edited")
+        if tries == 1:
+            await run.retry(after_seconds=0)
+        return "said"
+
+    async with AtWork(runner):
+        card = launch(room)
+        await until(lambda: room.call("GET", f"/cards/{card['key']}")["state"] == "review", "a run done")
+    assert [(row["text"], row["topic"], row["revision"]) for row in room.messages()] == [("try 2", "news", 2)]
+    assert in_topic(room, card) == ["try 2, edited"]
+    [posted] = room.call("GET", f"/events?kind=message.posted&subject={room.messages()[0]['id']}")["data"]
+    assert posted["depth"] > 0  # it descends from what launched the run
+
+
+async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(room: Room) -> None:
+    runner, notes = room.runner(), list[str]()
+    elsewhere: list[dict[str, Any]] = []
+
+    @runner.agent(room.agent)
+    async def coder(run: Run) -> str:
+        notes.extend([note.text async for note in run.steering()])
+        assert notes == []
+        assert run.card_key is not None
+        elsewhere.append(room.ask("not for the run"))
+        for text in ("first", "second"):
+            said = room.call("POST", f"/cards/{run.card_key}/comments", {"text": f"@{room.agent} {text}"})
+            await until(lambda said=said: len(room.deliveries(said)) == 1, "a steer owed")
+        await asyncio.sleep(LEASE_SECONDS * 1.5)  # its session is kept between two readings
+        async for note in run.steering():
+            notes.append(note.text.split()[-1])
+            states = [row["state"] for row in owed_to(room) if row["key"].startswith(note.id)]
+            assert states == ["done"]
+        return "read"
+
+    async with AtWork(runner):
+        card = launch(room)
+        await until(lambda: room.call("GET", f"/cards/{card['key']}")["state"] == "review", "a run done")
+    assert notes == ["first", "second"]
+    assert [row["state"] for row in room.deliveries(elsewhere[0])] == ["pending"]
+    assert [(row["state"], bool(row["run_id"])) for row in room.sessions()] == [("stopped", True)]
 
 
 # What the tests do by hand --------------------------------------------------------------------------------------

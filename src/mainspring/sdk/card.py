@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
 from mainspring.sdk.client import Client
+from mainspring.sdk.messages import Posted, post
 from mainspring.sdk.wire import segment
 
 
@@ -76,6 +78,11 @@ class Card:
         return card_from(
             await self.client.patch(f"/cards/{segment(self.id)}", changes, if_version=if_version), self.client
         )
+
+    async def comment(self, text: str, *, key: str | None = None, mentions: Sequence[str] = ()) -> Posted:
+        """Post `text` to the card's topic, once for its `key`: again with other words, it is edited. `mentions` are called by their handles."""
+        path = f"/cards/{segment(self.id)}/comments"
+        return await post(self.client, path, text, key or str(uuid.uuid4()), mentions=mentions)
 
     async def refresh(self) -> Card:
         """Return it as it is now."""

@@ -205,7 +205,11 @@ class Execution:
                 listen=partial(self._liveness.listen, claimed.claim_id),
                 lose=self._lose,
             )
-            outcome = await self._handle(Run(claimed, acting, log, self._asking), clock)
+            run = Run(claimed, acting, log, self._asking)
+            try:
+                outcome = await self._handle(run, clock)
+            finally:
+                await run.close()
             if outcome is None:
                 _log.warning("run %s: lost, what it made is discarded", claimed.run_id)
                 self.given_up = True

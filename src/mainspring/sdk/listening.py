@@ -20,8 +20,9 @@ from mainspring.sdk.client import Client
 from mainspring.sdk.errors import Conflict, MainspringError, SessionDisplaced, SessionLost
 from mainspring.sdk.execution import UNRESPONSIVE_SECONDS
 from mainspring.sdk.liveness import Liveness
+from mainspring.sdk.messages import Known
 from mainspring.sdk.sessions import Delivery, Session
-from mainspring.sdk.turn import Known, Listener, Turn
+from mainspring.sdk.turn import Listener, Turn
 
 _log = logging.getLogger("mainspring.sdk")
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
 from mainspring.sdk.asking import Asking, question_of
 from mainspring.sdk.card import Card, get_card
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import MainspringError, Misdeclared
+from mainspring.sdk.messages import Message, Posted, post
 from mainspring.sdk.outcomes import Blocked, Failed, NeedsInput, Outcome, Retry
 from mainspring.sdk.protocol import Answered, Claimed, Trigger
 from mainspring.sdk.runlog import RunLog
+from mainspring.sdk.steering import Steering
+from mainspring.sdk.wire import segment
 
 
 class Finish(BaseException):
@@ -46,6 +50,7 @@ class Run:
         self.decided: Outcome | None = None
         self._log = log
         self._asking = asking
+        self._steering = Steering(client, of_card=self.card_key is not None)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.agent} attempt {self.attempt} card {self.card_key}>"
@@ -59,6 +64,36 @@ class Run:
     async def progress(self, text: str) -> None:
         """Write `text` to the run's log. It never fails and never waits for the server."""
         self._log.write(text)
+
+    async def post(
+        self,
+        channel: str,
+        text: str,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        mentions: Sequence[str] = (),
+    ) -> Posted:
+        """Post `text` to a channel's topic (`general` without one), once for its `key`: again with other words, it is edited.
+
+        A key that has the run's id in it makes the run's next attempt say it no second time. `mentions` are called by their handles:
+        an `@` in an agent's text calls nobody. Raises NotFound for a channel that the agent does not see, and Refused.
+        """
+        path = f"/channels/{segment(channel)}/messages"
+        more: dict[str, Any] = {} if topic is None else {"topic": topic}
+        return await post(self.client, path, text, key or str(uuid.uuid4()), mentions=mentions, **more)
+
+    def steering(self) -> AsyncIterator[Message]:
+        """Yield what was said in the card's topic meanwhile, and is owed to the agent; end when there is nothing more.
+
+        `async for note in run.steering()`, as often as it suits: each message is acked as it is read, and comes once. What is not
+        read is left to the agent's next session. A run without a card reads the agent's other messages, if no session does.
+        """
+        return self._steering.read()
+
+    async def close(self) -> None:
+        """Let go of what the run holds beside its claim: for whoever has called the handler."""
+        await self._steering.close()
 
     @overload
     async def ask(self, question: str, options: Sequence[str] = ()) -> str: ...

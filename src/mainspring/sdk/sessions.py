@@ -62,9 +62,11 @@ class Delivery:
         return self.message.kind == "steer"
 
 
-async def start(client: Client, agent: str | None) -> Session:
-    """Begin a session. Raises Conflict `session_live` when another lives, which is left alone."""
-    body = {} if agent is None else {"agent": agent}
+async def start(client: Client, agent: str | None, *, takeover: bool = False) -> Session:
+    """Begin a session. Raises Conflict `session_live` when another lives, which is left alone unless it is taken over."""
+    body: dict[str, Any] = {"takeover": takeover}
+    if agent is not None:
+        body["agent"] = agent
     said = await client.call("POST", "/sessions", body=body, patience_seconds=FOR_EVER)
     return Session(
         id=said["id"],
@@ -75,6 +77,11 @@ async def start(client: Client, agent: str | None) -> Session:
         owed=int(said.get("owed") or 0),
         pins=tuple(message_from(pin) for pin in said.get("pins") or ()),
     )
+
+
+async def beat(client: Client, session: Session) -> None:
+    """Renew the session's lease. Raises SessionLost."""
+    await _say(client, session, "heartbeat", {})
 
 
 async def begin_turn(client: Client, session: Session) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal, TypeAlias
@@ -19,12 +19,10 @@ from mainspring.sdk import sessions
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import SessionLost
 from mainspring.sdk.execution import NUDGE_SECONDS, Ending, Raised, Returned, guarded
-from mainspring.sdk.messages import Message, Reply
+from mainspring.sdk.messages import Known, Message, Reply
 from mainspring.sdk.sessions import Delivery, Session
 
 _log = logging.getLogger("mainspring.sdk")
-
-REMEMBERED = 10_000
 
 MessageHandler: TypeAlias = Callable[[Message, Reply], Awaitable[object]]
 Stop: TypeAlias = Literal["drain", "displaced", "timeout"]
@@ -38,23 +36,6 @@ class Listener:
     handle: str
     timeout_seconds: float
     handler: MessageHandler = field(repr=False)
-
-
-class Known:
-    """The messages that were read here, each at its revision: what comes again is acked, and not read again."""
-
-    def __init__(self) -> None:
-        self._read: dict[tuple[str, int], None] = {}
-
-    def __contains__(self, message: Message) -> bool:
-        return (message.id, message.revision) in self._read
-
-    def add(self, messages: Iterable[Message]) -> None:
-        """Remember them, and forget the oldest beyond what a memory of its own should hold."""
-        for message in messages:
-            self._read[message.id, message.revision] = None
-        while len(self._read) > REMEMBERED:
-            del self._read[next(iter(self._read))]
 
 
 class Turn:
