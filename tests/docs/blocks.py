@@ -160,6 +160,12 @@ class Terminal:
                 return bool(self.ask(f"/runs?card={card}")["data"])
             case ["a", "run", "of", agent, "waits"]:
                 return bool(self.ask(f"/runs?agent={agent}&state=queued")["data"])
+            case [agent, "listens"]:
+                sessions = self.ask("/sessions?limit=200")["data"]
+                return any(one["agent"] == agent for one in sessions)
+            case [agent, "has", "answered", "in", channel]:
+                said = self.ask(f"/channels/{channel}/messages?limit=5")["data"]
+                return any(one["author"] == agent and not one["held"] for one in said)
             case [agent, "is", "served"]:
                 agents = self.ask("/agents")["data"]
                 return any(one["handle"] == agent and one["served"] for one in agents)

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 HOWTO = ROOT / "docs" / "how-to"
 ON_DEV = (
     "first-agent",
+    "always-on-agent",
     "runner-exec",
     "write-rules",
     "why-nothing-happened",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tests.sdk.conftest import AtWork, no_thread_is_left
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 LEASE_SECONDS = 2
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -467,6 +471,26 @@ async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(
     assert notes == ["first", "second"]
     assert [row["state"] for row in room.deliveries(elsewhere[0])] == ["pending"]
     assert [(row["state"], bool(row["run_id"])) for row in room.sessions()] == [("stopped", True)]
+
+
+async def test_the_example_that_is_always_on_answers_and_ends_in_order(room: Room) -> None:
+    example = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "always_on.py"),
+        env=os.environ
+        | {"MAINSPRING_URL": room.server.url(), "MAINSPRING_TOKEN": room.server.holder()["token"]},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    helper = replace(room, agent="helper")
+    try:
+        await until(lambda: len(helper.sessions("live")) == 1, "its session")
+        helper.ask("one two three")
+        await until(lambda: [row["held"] for row in helper.messages()] == [False], "an answer")
+    finally:
+        example.send_signal(signal.SIGINT)
+        code = await asyncio.wait_for(example.wait(), 20)
+    assert helper.said() == ["admin, that was 3 words"]
+    assert (code, helper.sessions()[-1]["state"]) == (0, "stopped")
 
 
 # What the tests do by hand --------------------------------------------------------------------------------------
