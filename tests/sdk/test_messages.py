@@ -470,7 +470,9 @@ async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(
         await until(lambda: room.call("GET", f"/cards/{card['key']}")["state"] == "review", "a run done")
     assert notes == ["first", "second"]
     assert [row["state"] for row in room.deliveries(elsewhere[0])] == ["pending"]
-    assert [(row["state"], bool(row["run_id"])) for row in room.sessions()] == [("stopped", True)]
+    [session] = room.sessions()
+    assert (session["state"], session["reason"]) == ("stopped", "the run's handler has ended")
+    assert session["run_id"] is not None
 
 
 async def test_the_example_that_is_always_on_answers_and_ends_in_order(room: Room) -> None:
