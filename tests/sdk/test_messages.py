@@ -475,6 +475,31 @@ async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(
     assert session["run_id"] is not None
 
 
+async def test_a_run_that_messages_have_woken_reads_them_unless_a_session_does(room: Room) -> None:
+    room.call("PATCH", f"/agents/{room.agent}", {"wake": True})
+    runner, read = room.runner(), list[str]()
+
+    @runner.agent(room.agent)
+    async def sleeper(run: Run) -> str:
+        assert run.card_key is None
+        read.extend([note.text.split()[-1] async for note in run.steering()])
+        other = speaker(room, room.agent, takeover=True)
+        late = room.ask("late")
+        await until(lambda: len(room.deliveries(late)) == 1, "a steer owed")
+        read.extend([note.text async for note in run.steering()])  # displaced: it takes nothing back
+        read.extend([note.text async for note in run.steering()])  # and stands in nobody's way
+        assert [one["message"]["id"] for one in other.inbox()] == [late["id"]]
+        return "read"
+
+    async with AtWork(runner):
+        room.ask("wake up")
+        runs = f"/runs?agent={room.agent}"
+        await until(
+            lambda: [one["state"] for one in room.call("GET", runs)["data"]] == ["done"], "a woken run"
+        )
+    assert read == ["up"]
+
+
 async def test_the_example_that_is_always_on_answers_and_ends_in_order(room: Room) -> None:
     example = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -556,8 +581,13 @@ def speaker(room: Room, agent: str | None = None, *, takeover: bool = False) -> 
 def owed_to(room: Room) -> list[dict[str, Any]]:
     """All rows that were ever owed to the agent."""
     rows = [room.call("GET", f"/effects?limit=200&kind={kind}")["data"] for kind in ("steer", "deliver")]
-    agent = room.call("GET", f"/agents/{room.agent}")["id"]
-    return [row for kind in rows for row in kind if row["key"].endswith(agent)]
+    return [row for kind in rows for row in kind if row["key"].endswith(agent_id(room))]
+
+
+def agent_id(room: Room) -> str:
+    """The agent's id."""
+    found: str = room.call("GET", f"/agents/{room.agent}")["id"]
+    return found
 
 
 async def due_now(room: Room) -> None:
