@@ -482,21 +482,23 @@ async def test_a_run_that_messages_have_woken_reads_them_unless_a_session_does(r
     @runner.agent(room.agent)
     async def sleeper(run: Run) -> str:
         assert run.card_key is None
+        if read:  # woken again by what this test leaves unread
+            return "enough"
         read.extend([note.text.split()[-1] async for note in run.steering()])
         other = speaker(room, room.agent, takeover=True)
         late = room.ask("late")
         await until(lambda: len(room.deliveries(late)) == 1, "a steer owed")
-        read.extend([note.text async for note in run.steering()])  # displaced: it takes nothing back
-        read.extend([note.text async for note in run.steering()])  # and stands in nobody's way
+        read.extend([note.text async for note in run.steering()])  # displaced, and in nobody's way
         assert [one["message"]["id"] for one in other.inbox()] == [late["id"]]
+        ending = {"claim_id": other.session["claim_id"], "state": "stopped"}
+        other.call("POST", f"/sessions/{other.session['id']}/settle", ending)
+        read.extend([note.text async for note in run.steering()])  # it takes nothing back
         return "read"
 
     async with AtWork(runner):
         room.ask("wake up")
         runs = f"/runs?agent={room.agent}"
-        await until(
-            lambda: [one["state"] for one in room.call("GET", runs)["data"]] == ["done"], "a woken run"
-        )
+        await until(lambda: "done" in [one["state"] for one in room.call("GET", runs)["data"]], "a woken run")
     assert read == ["up"]
 
 

@@ -30,11 +30,15 @@ class Steering:
         self._of_card = of_card
         self._known = Known()
         self._session: Session | None = None
+        self._displaced = False
         self._beating: asyncio.Task[None] | None = None
 
     async def read(self) -> AsyncIterator[Message]:
-        """Yield what has come meanwhile, each acked as it is read on; end when there is nothing more."""
-        while True:
+        """Yield what has come meanwhile, each acked as it is read on; end when there is nothing more.
+
+        A session that was displaced is not taken back.
+        """
+        while not self._displaced:
             try:
                 session = self._session or await self._begin()
                 if session is None:
@@ -47,9 +51,10 @@ class Steering:
                     if delivery.message not in self._known:
                         self._known.add([delivery.message])
                         yield delivery.message
-            except SessionDisplaced:
+            except SessionDisplaced as displaced:
+                _log.warning("steering: it reads no more: %s", displaced)
+                self._displaced = True
                 await self._forget()
-                return
             except SessionLost as lost:
                 _log.warning("steering: another session is begun: %s", lost)
                 await self._forget()
