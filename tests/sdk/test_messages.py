@@ -484,14 +484,17 @@ async def test_a_run_that_messages_have_woken_reads_them_unless_a_session_does(r
         assert run.card_key is None
         if read:  # woken again by what this test leaves unread
             return "enough"
+        first = speaker(room, room.agent)
+        assert [note.text async for note in run.steering()] == []
+        assert [row["id"] for row in room.sessions("live")] == [first.session["id"]]
+        first.end()
         read.extend([note.text.split()[-1] async for note in run.steering()])
         other = speaker(room, room.agent, takeover=True)
         late = room.ask("late")
         await until(lambda: len(room.deliveries(late)) == 1, "a steer owed")
         read.extend([note.text async for note in run.steering()])  # displaced, and in nobody's way
         assert [one["message"]["id"] for one in other.inbox()] == [late["id"]]
-        ending = {"claim_id": other.session["claim_id"], "state": "stopped"}
-        other.call("POST", f"/sessions/{other.session['id']}/settle", ending)
+        other.end()
         read.extend([note.text async for note in run.steering()])  # it takes nothing back
         return "read"
 
@@ -562,6 +565,10 @@ class Speaker:
     def displaced(self) -> None:
         """Begin another session in the place of this one."""
         self.call("POST", "/sessions", {"takeover": True})
+
+    def end(self) -> None:
+        ending = {"claim_id": self.session["claim_id"], "state": "stopped"}
+        self.call("POST", f"/sessions/{self.session['id']}/settle", ending)
 
     def inbox(self) -> list[dict[str, Any]]:
         path = f"/sessions/{self.session['id']}/inbox?wait=0&claim_id={self.session['claim_id']}"
