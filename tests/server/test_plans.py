@@ -179,7 +179,7 @@ async def test_when_a_rule_last_fired_on_a_card_is_read_of_that_card_alone(big, 
 async def test_whether_a_later_launch_takes_the_place_of_one_is_read_of_that_card_alone(big, fired, card):
     """As the server asks it: of what payloads say no index is used behind the walls."""
     name = "later_launch_without_card" if card is None else "later_launch_on_card"
-    asked = (TENANT, fired, 7) if card is None else (TENANT, fired, card, card, 7)
+    asked = (TENANT, fired, 7, 1, 9) if card is None else (TENANT, fired, card, card, 7, 1, 9)
     await big.execute("set role mainspring_system")
     try:
         plan = await plan_of(big, Queries("mainspring.triggers.sql")[name], *asked)

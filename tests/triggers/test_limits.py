@@ -213,6 +213,56 @@ async def test_queue_one_lets_the_latest_wait_and_no_other(house: House) -> None
     assert second["exclusive"]
 
 
+async def test_one_that_was_told_to_run_however_old_gives_its_place_to_none_that_was_not(
+    house: House,
+) -> None:
+    """The other may yet be dropped for its age; then neither would have run."""
+    await house.rule(MOVED, while_running="queue_one", max_event_age_seconds=600)
+    card = await house.card()
+    await house.move(card, "ready")
+    await house.spine.run_once()
+    await house.rules.pause(house.ana, "r")
+    await again(house, card)
+    await house.spine.run_once()
+    await house.rules.resume(house.ana, "r", owed="run")
+    await house.spine.run_once()  # waits for the run, and was told to run
+    await again(house, card)
+    await house.spine.run_once()
+    await house.later(seconds=40)
+    await house.spine.run_once()
+    await house.later(seconds=700)
+    await house.spine.run_once()
+    await house.end_runs()
+    await house.later(seconds=60)
+    await house.spine.run_once()
+    assert (await house.outcomes()).count("launched echo") == 2
+
+
+async def test_one_that_waits_gives_its_place_to_none_of_another_version_that_may_yet_be_dropped(
+    house: House,
+) -> None:
+    def when(label: str) -> dict[str, Any]:
+        return MOVED | {"labels_all": [label]}
+
+    await house.rule(when("bug"), while_running="queue_one", recheck=True)
+    card = await house.card(labels=["bug"])
+    await house.move(card, "ready")
+    await house.spine.run_once()
+    await again(house, card)
+    await house.spine.run_once()  # waits, and its label stays
+    await house.rules.edit(house.ana, "r", {"when": when("urgent")})
+    await house.boards.label_card(house.ana, card.key, add=["urgent"])
+    await again(house, card)
+    await house.spine.run_once()
+    await house.later(seconds=40)
+    await house.spine.run_once()
+    await house.boards.label_card(house.ana, card.key, remove=["urgent"])
+    await house.end_runs()
+    await house.later(seconds=60)
+    await house.spine.run_once()
+    assert (await house.outcomes()).count("launched echo") == 2
+
+
 async def test_one_that_waits_gives_its_place_to_launches_alone(house: House) -> None:
     """The rule does something else by now: of what it does, nothing stands for the launch that it owes."""
     rule = await house.rule(MOVED, while_running="queue_one")

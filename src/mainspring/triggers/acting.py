@@ -42,7 +42,7 @@ class Stop:
 class Begun:
     """What a rule's effect is about: the version that matched, the event, and what its acts descend from.
 
-    `waived`: somebody has told it to run whatever its age and the rule's rate say.
+    `waived_seq`: what the rule owes for events so far was told, at a resume, to run whatever its age and the rule's rate say.
     """
 
     rule: RuleVersion
@@ -50,7 +50,12 @@ class Begun:
     cause: Cause
     said: Mapping[str, Any] | None  # the event's card
     pace: Pace
-    waived: bool
+    waived_seq: int
+
+    @property
+    def waived(self) -> bool:
+        """Whether somebody has told it to run whatever its age and the rule's rate say."""
+        return self.event.seq <= self.waived_seq
 
     @property
     def options(self) -> Options:
@@ -115,7 +120,7 @@ async def begin(log_: EventLog[Scope], tx: Tx, effect: Effect) -> Begun | Stop:
         cause=event.as_cause(via=(effect.rule_id,)),
         said=said,
         pace=pace,
-        waived=effect.event_seq <= rule.waived_seq,
+        waived_seq=rule.waived_seq,
     )
     limit = limits.paced(options, pace, card=begun.card_key, waived=begun.waived)
     match limit:

@@ -130,7 +130,9 @@ class Launcher:
                     return Stop(Dropped(f"while_running: a run of {agent.handle}{on} has not ended"))
                 return None
             case "queue_one":
-                if (busy or waited) and await limits.has_later(tx, effect, card_id):
+                if (busy or waited) and await limits.has_later(
+                    tx, effect, card_id, waived_seq=begun.waived_seq
+                ):
                     return Stop(Dropped("while_running: a later launch takes its place"))
                 if busy:
                     return Stop(

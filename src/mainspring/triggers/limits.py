@@ -19,6 +19,7 @@ from mainspring.triggers.model import Options
 SQL: Final = Queries("mainspring.triggers.sql")
 _PACE = SQL["pace"]
 _WAS_REPLAYED = SQL["was_replayed"]
+_ANY_SEQ = 2**63 - 1
 _LATER_ON_CARD = SQL["later_launch_on_card"]
 _LATER_WITHOUT_CARD = SQL["later_launch_without_card"]
 _LIVE_RUN_OF_RULE = SQL["live_run_of_rule"]
@@ -147,13 +148,22 @@ async def was_replayed(tx: Tx, effect: Effect) -> bool:
     return bool(await tx.handle.fetchval(_WAS_REPLAYED, tx.tenant, str(effect.id)))
 
 
-async def has_later(tx: Tx, effect: Effect, card_id: UUID | None) -> bool:
-    """Tell whether its rule owes, or has launched, a later launch on the same card: that one covers this one."""
-    tenant, rule, seq = tx.tenant, effect.rule_id, effect.event_seq
+async def has_later(tx: Tx, effect: Effect, card_id: UUID | None, *, waived_seq: int) -> bool:
+    """Tell whether its rule has launched later on the same card, or owes a launch there that may as well: that one covers this one.
+
+    One that is only owed yet may still be dropped. So it covers what nothing but its own end would spare: a launch of the same version,
+    and of those that were told to run come what may, none that was not.
+    """
+    tenant, rule, version, seq = tx.tenant, effect.rule_id, effect.rule_version, effect.event_seq
+    assert seq is not None
+    through = _ANY_SEQ if seq > waived_seq else waived_seq
+    if await was_replayed(tx, effect):
+        through = 0
     async with tx.handle.as_system("later launches"):
         if card_id is None:
-            return bool(await tx.handle.fetchval(_LATER_WITHOUT_CARD, tenant, rule, seq))
-        return bool(await tx.handle.fetchval(_LATER_ON_CARD, tenant, rule, card_id, str(card_id), seq))
+            return bool(await tx.handle.fetchval(_LATER_WITHOUT_CARD, tenant, rule, seq, version, through))
+        asked = (tenant, rule, card_id, str(card_id), seq, version, through)
+        return bool(await tx.handle.fetchval(_LATER_ON_CARD, *asked))
 
 
 async def live_run_of_rule(scope: Scope, tenant: UUID, rule_id: UUID, agent_id: UUID) -> bool:

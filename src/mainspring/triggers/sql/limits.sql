@@ -26,13 +26,15 @@ select exists (select from mainspring.firings f where f.tenant_id = $1 and f.eff
 select exists (select from mainspring.events where tenant_id = $1 and subject = $2 and kind = 'effect.replayed');
 
 -- name: later_launch_on_card
--- A launch of the same rule on the same card ($3, and as payloads have it, $4), for a later event: still owed, or carried out already.
+-- A launch of the same rule on the same card ($3, and as payloads have it, $4), for a later event: carried out already, whichever version owed
+-- it; or still owed by the same version ($6), and for no event behind $7.
 -- Asked as the system role: what payloads say may be looked up in an index only where no wall stands before it, and every launch that
 -- waits asks this again and again.
 select exists (
            select from mainspring.effects e
            where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
              and e.payload ->> 'card_id' = $4::text and e.event_seq > $5 and e.kind = 'launch'
+             and e.rule_version = $6 and e.event_seq <= $7
        ) or exists (
            select from mainspring.firings f
            where f.tenant_id = $1 and f.rule_id = $2 and f.card_id = $3::uuid and f.event_seq > $5 and f.kind = 'launch'
@@ -44,6 +46,7 @@ select exists (
            select from mainspring.effects e
            where e.tenant_id = $1 and e.rule_id = $2 and e.state in ('pending', 'claimed')
              and e.payload ->> 'card_id' is null and e.event_seq > $3 and e.kind = 'launch'
+             and e.rule_version = $4 and e.event_seq <= $5
        ) or exists (
            select from mainspring.firings f
            where f.tenant_id = $1 and f.rule_id = $2 and f.card_id is null and f.event_seq > $3 and f.kind = 'launch'
