@@ -24,6 +24,7 @@ import rules
 import runners
 import scene
 import sizes
+import talk
 import uvloop
 import way
 
@@ -36,6 +37,7 @@ SCENES = {
     "fairness": fairness,
     "appenders": appenders,
     "runners": runners,
+    "talk": talk,
     "finished": finished,
 }
 

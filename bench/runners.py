@@ -7,23 +7,18 @@ A run is queued as a person would: a pinned card is made over HTTP, and the engi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
 import re
 import resource
-import socket
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import asyncpg
 import figures
-import psutil
 from product import Product, product
+from served import Served, serving, spread, until
 from sizes import Sizes
 from wire import Refused, Wire
 
@@ -38,28 +33,8 @@ FEW = 20
 WAIT_SECONDS = 30  # a claim's own default, and the SDK's
 QUEUED_A_SECOND = 10
 BUSY = 503
-START_SECONDS = 180.0  # thousands that come at once are turned away by the hundred, and come again
 _COMMITS = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 _QUEUED_AT = "select id, card_id, extract(epoch from created_at)::double precision as at from mainspring.runs"
-
-
-@dataclass
-class Served:
-    """A running server process."""
-
-    port: int
-    process: psutil.Process
-
-    @property
-    def megabytes(self) -> float:
-        """Its resident memory."""
-        return float(self.process.memory_info().rss) / (1 << 20)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """How long it has worked."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
 
 
 async def measure(postgres: EmbeddedPostgres, sizes: Sizes) -> dict[str, Any]:
@@ -67,7 +42,7 @@ async def measure(postgres: EmbeddedPostgres, sizes: Sizes) -> dict[str, Any]:
     _allow_files(2 * sizes.runners + 500)
     async with product(postgres, "runners") as made:
         tenants = [await _tenant(made, n) for n in range(TENANTS)]
-        async with _server(made.url) as served, _Runners(sizes.runners, tenants, served.port) as runners:
+        async with serving(made.url) as served, _Runners(sizes.runners, tenants, served.port) as runners:
             empty = served.megabytes
             await runners.wait_for(served, FEW)
             few = await _claims(made, served, tenants, runners, sizes.queued, agents=1)
@@ -108,42 +83,6 @@ async def _tenant(made: Product, n: int) -> _Tenant:
     _, operator = await services.tokens.create(actor, kind="user", role="operator")
     _, runner = await services.tokens.create(actor, kind="runner", agents=handles)
     return _Tenant(operator, runner)
-
-
-@contextlib.asynccontextmanager
-async def _server(url: str) -> AsyncIterator[Served]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mainspring", "server", "run"),
-        env=environment
-        | {"MAINSPRING_DATABASE_URL": url, "MAINSPRING_PORT": str(port), "MAINSPRING_LOG_LEVEL": "warning"},
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        served = Served(port, psutil.Process(child.pid))
-        await _until(lambda: _is_ready(port), "the server was ready")
-        yield served
-    finally:
-        child.terminate()
-        try:
-            await asyncio.wait_for(child.wait(), 30)
-        except TimeoutError:
-            child.kill()
-            await child.wait()
-
-
-async def _is_ready(port: int) -> bool:
-    wire = Wire("127.0.0.1", port, "")
-    try:
-        await wire.get("/readyz")
-    except (OSError, Refused, asyncio.IncompleteReadError):
-        return False
-    finally:
-        wire.close()
-    return True
 
 
 class _Runner:
@@ -213,7 +152,7 @@ class _Runners:
             found = re.search(r'requests_in_hand\{state="waiting"\} ([\d.]+)', await wire.get("/metrics"))
             return found is not None and float(found[1]) >= n
 
-        await _until(wait, f"{n} runners waited")
+        await until(wait, f"{n} runners waited")
         wire.close()
         await asyncio.sleep(2.0)  # the last of them have come in, but not yet looked
 
@@ -290,7 +229,7 @@ async def _claims(
         runners.raise_if_ended()
         return len(runners.claimed) >= before + n
 
-    await _until(all_claimed, "every queued run was claimed")
+    await until(all_claimed, "every queued run was claimed")
     await asyncio.sleep(1.0)  # and completed
     conn = await asyncpg.connect(**made.admin)
     rows = [row for row in await conn.fetch(_QUEUED_AT) if str(row["card_id"]) in made_at]
@@ -300,8 +239,8 @@ async def _claims(
     at = runners.claimed
     return {
         "runs": n,
-        "queued to claimed, ms": _spread([at[str(row["id"])] - row["at"] for row in rows]),
-        "card's answer to claimed, ms": _spread(
+        "queued to claimed, ms": spread([at[str(row["id"])] - row["at"] for row in rows]),
+        "card's answer to claimed, ms": spread(
             [at[str(row["id"])] - made_at[str(row["card_id"])] for row in rows]
         ),
     }
@@ -314,25 +253,6 @@ async def _check(made: Product, n: int) -> None:
     await conn.close()
     if (rows, done) != (n, n):
         raise figures.Lost(f"of {n} runs: {rows} rows, {done} done at their first attempt")
-
-
-def _spread(seconds: list[float]) -> dict[str, float]:
-    return {
-        "p50": 1e3 * figures.percentile(seconds, 50),
-        "p99": 1e3 * figures.percentile(seconds, 99),
-        "worst": 1e3 * max(seconds),
-    }
-
-
-async def _until(holds: Any, what: str) -> None:
-    until = time.monotonic() + START_SECONDS
-    while True:
-        held = holds()
-        if (await held) if asyncio.iscoroutine(held) else held:
-            return
-        if time.monotonic() > until:
-            raise figures.Lost(f"{START_SECONDS:.0f} s have passed and not {what}")
-        await asyncio.sleep(0.1)
 
 
 def _allow_files(n: int) -> None:

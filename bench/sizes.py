@@ -25,6 +25,9 @@ class Sizes:
     queued: int  # runners: runs that are queued one by one
     finished: int  # finished: rows
     due: int  # finished: rows that are carried out beside them
+    members: int  # talk: agents of one channel
+    posts: int  # talk: messages posted at a steady pace
+    unread: int  # talk: messages that one reader is behind
 
 
 SHORT = Sizes(
@@ -44,6 +47,9 @@ SHORT = Sizes(
     queued=40,
     finished=100_000,
     due=6_000,
+    members=1_000,
+    posts=250,
+    unread=1_000,
 )
 LONG = Sizes(
     name="long",
@@ -62,4 +68,7 @@ LONG = Sizes(
     queued=150,
     finished=10_000_000,
     due=20_000,
+    members=1_000,
+    posts=3_000,
+    unread=10_000,
 )

@@ -27,6 +27,10 @@ class Wire:
         """Send a command under /api/v1; return the answer. Raises Refused."""
         return await self._ask("POST", f"/api/v1{path}", json.dumps(body).encode())
 
+    async def fetch(self, path: str) -> Any:
+        """Ask for something under /api/v1; return the answer. Raises Refused."""
+        return await self._ask("GET", f"/api/v1{path}", b"")
+
     async def get(self, path: str) -> str:
         """Return the text that stands at a path of the server."""
         status, text = await self._exchange("GET", path, b"")

@@ -20,10 +20,11 @@ KNOWN: dict[str, Any] = {
     "kinds": {
         "card.created", "card.moved", "card.updated", "card.labeled", "card.unlabeled", "card.assigned", "card.promoted",
         "card.deleted", "run.queued", "run.started", "run.needs_input", "run.done", "run.failed", "run.blocked", "run.cancelled",
-        "run.lost", "effect.dead", "effect.replayed", "effect.discarded", "rule.changed",
+        "run.lost", "message.posted", "message.updated", "message.settled", "member.joined", "member.left", "ask.opened", "ask.answered",
+        "effect.dead", "effect.replayed", "effect.discarded", "rule.changed",
     },
     "terms": {
-        "kinds", "boards", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none", "labels_added",
+        "kinds", "boards", "channels", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none", "labels_added",
         "fields", "changes", "actors", "agents", "min_trust",
     },
     "changes": {"created", "edited", "enabled", "disabled", "deleted", "paused", "resumed"},

@@ -94,6 +94,7 @@ class Message:
     id: UUID
     channel_id: UUID
     channel_name: str
+    visibility: Visibility
     topic_id: UUID
     topic_name: str
     card_id: UUID | None
@@ -299,6 +300,7 @@ def snapshot(message: Message) -> dict[str, Any]:
         "id": str(message.id),
         "channel_id": str(message.channel_id),
         "channel": message.channel_name,
+        "visibility": message.visibility,
         "topic_id": str(message.topic_id),
         "topic": message.topic_name,
         "card_id": None if message.card_id is None else str(message.card_id),

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mainspring.chat.model import Message
+from mainspring.chat.model import Message, Visibility
 from mainspring.chat.rows import SQL
 from mainspring.db import Scope
 from mainspring.ids import new_id
@@ -34,6 +34,7 @@ class MessageAsk:
     block_id: str
     channel_id: UUID
     channel_name: str
+    visibility: Visibility
     topic_name: str
     author_id: UUID
     author_handle: str
@@ -83,7 +84,7 @@ def snapshot(ask: MessageAsk) -> dict[str, Any]:
 
 def append(tx: Tx, kind: str, ask: MessageAsk, message: Message, actor: Actor) -> None:
     """Append the event of a question, which descends from what the message does."""
-    channel = {"id": str(ask.channel_id), "name": ask.channel_name}
+    channel = {"id": str(ask.channel_id), "name": ask.channel_name, "visibility": ask.visibility}
     data = {"ask": snapshot(ask), "channel": channel, "actor": actor.snapshot()}
     tx.append(NewEvent(kind, subject=str(ask.id), data=data, actor_id=actor.account_id, cause=message.cause))
 

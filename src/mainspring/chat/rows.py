@@ -56,6 +56,7 @@ def message_of(row: Record) -> Message:
         id=row["id"],
         channel_id=row["channel_id"],
         channel_name=row["channel_name"],
+        visibility=row["visibility"],
         topic_id=row["topic_id"],
         topic_name=row["topic_name"],
         card_id=row["card_id"],

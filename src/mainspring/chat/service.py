@@ -502,7 +502,7 @@ def _turn(session: model.Session | None, speaking: Speaking) -> int | None:
 def _append_member(tx: Tx, kind: str, channel: Channel, who: Member, actor: Actor) -> None:
     member = {"id": str(who.account_id), "kind": who.kind, "handle": who.handle}
     data = {
-        "channel": {"id": str(channel.id), "name": channel.name},
+        "channel": {"id": str(channel.id), "name": channel.name, "visibility": channel.visibility},
         "member": member,
         "actor": actor.snapshot(),
     }

@@ -36,6 +36,7 @@ class _When:
 
     kind: Annotated[_Values, _term("--kind", "Kind of event, like card.moved or run.failed.")] = None
     board: Annotated[_Values, _term("--board", "Key of the card's board.")] = None
+    channel: Annotated[_Values, _term("--channel", "The open channel that it was said in.")] = None
     from_state: Annotated[_Values, _term("--from-state", "A move's start.")] = None
     to_state: Annotated[_Values, _term("--to-state", "A move's end.")] = None
     state: Annotated[_Values, _term("--state", "The state that the card is in.")] = None
@@ -53,7 +54,7 @@ class _When:
     def as_json(self) -> dict[str, Any]:
         """Return what was said, as the API takes it."""
         terms = {
-            "kinds": self.kind, "boards": self.board, "from_states": self.from_state, "to_states": self.to_state,
+            "kinds": self.kind, "boards": self.board, "channels": self.channel, "from_states": self.from_state, "to_states": self.to_state,
             "states": self.state, "labels_all": self.label_all, "labels_any": self.label_any,
             "labels_none": self.label_none, "labels_added": self.label_added, "actors": self.actor,
             "agents": self.agent, "changes": self.change, "min_trust": self.min_trust,

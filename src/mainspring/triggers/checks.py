@@ -54,9 +54,10 @@ _LATER: Final[Mapping[str, frozenset[str]]] = {
     "/do": frozenset[str](),
     "/options": frozenset[str](),
 }
-_KINDS_LATER: Final = re.compile(r"(message|ask|member|session|schedule|forge)\.[a-z0-9_.-]+")
+_KINDS_LATER: Final = re.compile(r"(session|schedule|forge)\.[a-z0-9_.-]+")
 _ACTIONS: Final = ("launch", "promote", "webhook")
 NUMBER_MAX: Final = 2**63
+_CHANNEL: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _HANDLE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _BOARD_KEY: Final = re.compile(r"[A-Z][A-Z0-9]{0,9}")
 
@@ -220,6 +221,10 @@ def _value(found: Findings, term: TermName, pointer: str, value: Any) -> str:
             text = text.upper()
             if not _BOARD_KEY.fullmatch(text):
                 found.add(pointer, f"no board key: {text}; one is like OPS")
+        case "channels":
+            text = text.removeprefix("#")
+            if not _CHANNEL.fullmatch(text):
+                found.add(pointer, f"no channel's name: {text}; one is like general")
         case "actors" | "agents":
             text = text.removeprefix("@")
             if not _HANDLE.fullmatch(text):

@@ -28,7 +28,7 @@ MATCHES: Final[Near] = (0, 0, 0, 0, 0)
 # or whoever moved it been otherwise; one that asks for another move was meant for that
 _NEAREST: Final[tuple[Failed, ...]] = (
     "depth", "self_trigger", "min_trust", "agents", "actors", "changes", "fields", "labels_none", "labels_any", "labels_all",
-    "boards", "labels_added", "from_states", "states", "to_states", "kinds",
+    "boards", "channels", "labels_added", "from_states", "states", "to_states", "kinds",
 )  # fmt: skip
 _FARNESS: Final = {term: n for n, term in enumerate(_NEAREST)}
 
@@ -183,10 +183,17 @@ _QUANTIFIED: Final[Mapping[Failed, str]] = {
 }
 
 
+def _channel_told(facts: Facts) -> str:
+    if facts.is_hidden:
+        return "it was said in a shared channel, and rules look at open ones alone"
+    return f"it was said in {facts.channel}" if facts.channel else "there is no channel"
+
+
 def _told(failed: Failed, facts: Facts, version: RuleVersion) -> str:
     labels = ", ".join(sorted(facts.labels))
     told: Mapping[Failed, str] = {
         "boards": f"the card is on {facts.board}" if facts.board else "there is no card",
+        "channels": _channel_told(facts),
         "from_states": f"it came from {facts.from_state}",
         "to_states": f"it went to {facts.to_state}",
         "states": f"the card is in {facts.state}" if facts.state else "there is no card",

@@ -35,6 +35,8 @@ class Facts:
     kind: str
     carried: frozenset[TermName]
     board: str | None
+    channel: str | None
+    is_hidden: bool  # said where its members alone are told of it: a rule looks at nothing of that
     state: str | None
     labels: frozenset[str]
     from_state: str | None
@@ -53,12 +55,15 @@ class Facts:
 def facts_of(event: Event) -> Facts:
     """Read an event's snapshot."""
     card, actor, run = (_part(event.data, name) for name in ("card", "actor", "run"))
+    channel = _channel_of(event)
     board = _folded(card.get("board"))
     return Facts(
         seq=event.seq,
         kind=event.kind,
         carried=carried_by(event.kind),
         board=board.upper() if board is not None else None,
+        channel=_folded(channel.get("name")),
+        is_hidden=channel.get("visibility") == "shared",
         state=_folded(card.get("state")),
         labels=_all_folded(card.get("labels")),
         from_state=_folded(event.data.get("from")),
@@ -79,6 +84,14 @@ def card_of(event: Event) -> Mapping[str, Any] | None:
     """Return the card that an event tells of; None when it tells of none, or of something that is none."""
     card = event.data.get("card")
     return card if isinstance(card, Mapping) and "id" in card and "key" in card else None
+
+
+def _channel_of(event: Event) -> Mapping[str, Any]:
+    """Return the name and the visibility of the channel that an event tells of."""
+    message = _part(event.data, "message")
+    if message:
+        return {"name": message.get("channel"), "visibility": message.get("visibility")}
+    return _part(event.data, "channel")
 
 
 def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -110,6 +123,7 @@ def _by_actors(facts: Facts, terms: Terms) -> bool:
 _HOLDS: Final[Mapping[TermName, Callable[[Facts, Terms], bool]]] = {
     "kinds": lambda facts, terms: facts.kind in terms.kinds,
     "boards": lambda facts, terms: facts.board in terms.boards,
+    "channels": lambda facts, terms: facts.channel in terms.channels,
     "from_states": lambda facts, terms: facts.from_state in terms.from_states,
     "to_states": lambda facts, terms: facts.to_state in terms.to_states,
     "states": lambda facts, terms: facts.state in terms.states,
@@ -138,6 +152,8 @@ def first_failed(facts: Facts, version: RuleVersion) -> Failed | None:
     terms = version.terms
     if facts.kind not in terms.looked_at:
         return "kinds"
+    if facts.is_hidden:
+        return "channels"
     for term in terms.asked:
         if term not in facts.carried or not _HOLDS[term](facts, terms):
             return term
@@ -156,6 +172,7 @@ def failures(facts: Facts, version: RuleVersion) -> tuple[int, int]:
             holding += 1
         else:
             failing += 1
+    failing += facts.is_hidden
     failing += terms.min_trust is None and not trusted(facts.trust, terms.trust_needed)
     failing += not version.options.self_trigger and version.rule_id in facts.via
     failing += facts.depth >= DEPTH_MAX

@@ -265,11 +265,12 @@ Outlook: TypeAlias = Will | Wont
 class Known:
     """What a rule's names are looked up in: each board's states, and the kind of each account that was asked for.
 
-    `reflected` are those states of a board that runs move their cards to.
+    `channels` are the open ones. `reflected` are those states of a board that runs move their cards to.
     """
 
     boards: Mapping[str, frozenset[str]] = field(default_factory=dict)
     accounts: Mapping[str, str] = field(default_factory=dict)
+    channels: frozenset[str] = frozenset()
     reflected: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 

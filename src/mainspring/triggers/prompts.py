@@ -17,10 +17,23 @@ from typing import Any, Final
 from mainspring.boards.model import Card
 from mainspring.spine.events import Event
 from mainspring.triggers.matcher import card_of
-from mainspring.triggers.terms import CARD_KINDS, EFFECT_KINDS, RULE_CHANGED, RUN_KINDS, is_custom
+from mainspring.triggers.terms import (
+    ASK_KINDS,
+    CARD_KINDS,
+    EFFECT_KINDS,
+    MEMBER_KINDS,
+    MESSAGE_KINDS,
+    RULE_CHANGED,
+    RULE_KINDS,
+    RUN_KINDS,
+    is_custom,
+)
 
 DEFAULT: Final = "{{card.title}}\n\n{{card.body}}"
 DEFAULT_WITHOUT_CARD: Final = "{{event.kind}} {{event.subject}}"
+DEFAULT_OF_MESSAGES: Final = (
+    "{{message.author}} in {{message.channel}}, {{message.topic}}:\n\n{{message.text}}"
+)
 LENGTH_MAX: Final = 262_144  # of a filled-in prompt, as the runs table has it
 _TAG: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
@@ -34,12 +47,20 @@ _RUN: Final = frozenset(
     {"id", "agent_id", "agent", "card_id", "state", "attempts", "outcome", "error", "rule_id", "rule_version", "event_seq"}
 )  # fmt: skip
 _EFFECT: Final = frozenset({"id", "kind", "key", "event_seq", "outcome", "error"})
+_MESSAGE: Final = frozenset(
+    {"id", "channel", "channel_id", "topic", "topic_id", "card_id", "channel_seq", "author", "author_id", "author_kind", "text",
+     "revision"}
+)  # fmt: skip
 _NOBODY: Final = frozenset[str]()
-_EVERY: Final = CARD_KINDS | RUN_KINDS | EFFECT_KINDS | {RULE_CHANGED}
+_EVERY: Final = RULE_KINDS
 NAMES: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "card": (_CARD, CARD_KINDS | RUN_KINDS),
     "run": (_RUN, RUN_KINDS),
     "effect": (_EFFECT, EFFECT_KINDS),
+    "message": (_MESSAGE, MESSAGE_KINDS),
+    "channel": (frozenset({"id", "name"}), MEMBER_KINDS),
+    "member": (frozenset({"id", "kind", "handle"}), MEMBER_KINDS),
+    "ask": (frozenset({"id", "question", "options", "state", "answer"}), ASK_KINDS),
     "rule": (frozenset({"id", "name", "version", "enabled"}), frozenset({RULE_CHANGED})),
     "event": (frozenset({"kind", "seq", "subject", "occurred_at"}), _EVERY),
     "actor": (frozenset({"id", "kind", "handle"}), _EVERY - {"effect.dead"}),  # nobody gives an effect up
@@ -59,7 +80,10 @@ _OPEN: Final = frozenset({"card.fields", "data"})  # what stands below is the us
 
 
 def default_for(kinds: Iterable[str]) -> str:
-    """Return what is told when a rule says nothing: the card, where its events have one."""
+    """Return what is told when a rule says nothing: the card, where its events have one; else the message."""
+    kinds = frozenset(kinds)
+    if kinds and kinds <= MESSAGE_KINDS:
+        return DEFAULT_OF_MESSAGES
     return DEFAULT if any(kind in CARD_KINDS or kind in RUN_KINDS for kind in kinds) else DEFAULT_WITHOUT_CARD
 
 
@@ -142,6 +166,10 @@ class TooLong:
 # parts of an event's data that are names by themselves
 _SAID: Final = (
     "run",
+    "message",
+    "channel",
+    "member",
+    "ask",
     "actor",
     "effect",
     "rule",

@@ -100,8 +100,8 @@ async def rehearse(
 
 
 def _may_be_named(event: Event) -> bool:
-    """Tell whether a rule may name an event of this kind. What is said in channels is none: not everybody may be told of it."""
-    return event.kind in RULE_KINDS or is_custom(event.kind)
+    """Tell whether a rule may name an event of this kind, and look at it: what is said in a shared channel its members alone are told."""
+    return (event.kind in RULE_KINDS or is_custom(event.kind)) and not facts_of(event).is_hidden
 
 
 @dataclass(slots=True)

@@ -170,6 +170,7 @@ def _reflected(definition: Definition, known: Known) -> str:
 
 _NOUNS: Final[Mapping[str, str]] = {
     "boards": "board",
+    "channels": "open channel",
     "from_states": "such state on its boards:",
     "to_states": "such state on its boards:",
     "states": "such state on its boards:",
@@ -185,6 +186,7 @@ def _unknown(terms: Terms, known: Known) -> Iterable[tuple[TermName, frozenset[s
     agents = frozenset(handle for handle, kind in known.accounts.items() if kind == "agent")
     there: Mapping[TermName, frozenset[str]] = {
         "boards": frozenset(known.boards),
+        "channels": known.channels,
         "from_states": states,
         "to_states": states,
         "states": states,

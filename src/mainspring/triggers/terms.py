@@ -25,12 +25,15 @@ RUN_KINDS: Final = frozenset(
     f"run.{word}"
     for word in ("queued", "started", "needs_input", "done", "failed", "blocked", "cancelled", "lost")
 )
+MESSAGE_KINDS: Final = frozenset({"message.posted", "message.updated", "message.settled"})
+MEMBER_KINDS: Final = frozenset({"member.joined", "member.left"})
+ASK_KINDS: Final = frozenset({"ask.opened", "ask.answered"})
 EFFECT_KINDS: Final = frozenset({"effect.dead", "effect.replayed", "effect.discarded"})
 RULE_CHANGED: Final = "rule.changed"
-# what a rule that names no kinds looks at: alerts and what others post are asked for by name
+# what a rule that names no kinds looks at: alerts, talk and what others post are asked for by name
 DEFAULT_KINDS: Final = CARD_KINDS | RUN_KINDS
 # every kind that a rule may name, beside custom.<name>
-RULE_KINDS: Final = DEFAULT_KINDS | EFFECT_KINDS | {RULE_CHANGED}
+RULE_KINDS: Final = DEFAULT_KINDS | MESSAGE_KINDS | MEMBER_KINDS | ASK_KINDS | EFFECT_KINDS | {RULE_CHANGED}
 SHOWN_LENGTH_MAX: Final = 100
 _CUSTOM: Final = re.compile(r"custom\.[a-z0-9_-]+")
 
@@ -43,12 +46,12 @@ def is_custom(kind: str) -> bool:
 # Terms ----------------------------------------------------------------------------------------------------------
 
 TermName: TypeAlias = Literal[
-    "kinds", "boards", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
+    "kinds", "boards", "channels", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
     "labels_added", "fields", "changes", "actors", "agents", "min_trust",
 ]  # fmt: skip
 # in the order in which they are tried: the first that does not hold is the one that explain names
 TERMS: Final[tuple[TermName, ...]] = (
-    "kinds", "boards", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
+    "kinds", "boards", "channels", "from_states", "to_states", "states", "labels_all", "labels_any", "labels_none",
     "labels_added", "fields", "changes", "actors", "agents", "min_trust",
 )  # fmt: skip
 # those whose values are words in a list
@@ -61,6 +64,8 @@ _CARD: Final = _EVERY | frozenset[TermName](
 CARRIED: Final[Mapping[str, frozenset[TermName]]] = MappingProxyType(
     dict.fromkeys(CARD_KINDS, _CARD)
     | dict.fromkeys(RUN_KINDS, _CARD | {"agents"})
+    | dict.fromkeys(MESSAGE_KINDS | MEMBER_KINDS, _EVERY | {"channels"})
+    | dict.fromkeys(ASK_KINDS, _CARD | {"channels", "agents"})  # of messages, or of runs
     | dict.fromkeys(EFFECT_KINDS, _EVERY)
     | {
         "card.moved": _CARD | {"from_states", "to_states"},
@@ -121,6 +126,7 @@ class Terms:
 
     kinds: frozenset[str] = frozenset()
     boards: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
     from_states: frozenset[str] = frozenset()
     to_states: frozenset[str] = frozenset()
     states: frozenset[str] = frozenset()

@@ -44,6 +44,7 @@ _RULE = SQL["rule"]
 _RULES = SQL["rules"]
 _RULE_ID_BY_NAME = SQL["rule_id_by_name"]
 _BOARDS_STATES = SQL["boards_states"]
+_OPEN_CHANNELS = SQL["open_channels"]
 _ACCOUNTS_KINDS = SQL["accounts_kinds"]
 _SHARE_RULE = SQL["share_rule"]
 _HOLD_RULE = SQL["hold_rule"]
@@ -91,7 +92,9 @@ async def known_in(scope: Scope, tenant: UUID, definition: Definition) -> Known:
     """Look up what a rule's names are checked against."""
     boards = await scope.fetch(_BOARDS_STATES, tenant)
     accounts = await scope.fetch(_ACCOUNTS_KINDS, tenant, sorted(sense.handles_of(definition)))
+    channels = await scope.fetch(_OPEN_CHANNELS, tenant, sorted(definition.terms.channels))
     return Known(
+        channels=frozenset(row["name"] for row in channels),
         boards={row["key"]: frozenset(fold(state) for state in row["states"]) for row in boards},
         accounts={row["handle"]: row["kind"] for row in accounts},
         reflected={row["key"]: frozenset(map(fold, row["reflected"])) for row in boards},

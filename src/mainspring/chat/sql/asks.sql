@@ -8,7 +8,7 @@ returning id, block_id;
 
 -- name: message_asks
 select k.id, k.message_id, k.block_id, k.question, k.options, k.state, k.answer, n.handle as answered_by, k.answered_by as answered_by_id,
-       k.asked_at, k.ended_at, m.channel_id, c.name as channel_name, t.name as topic_name, m.author_id, a.handle as author_handle,
+       k.asked_at, k.ended_at, m.channel_id, c.name as channel_name, c.visibility, t.name as topic_name, m.author_id, a.handle as author_handle,
        a.kind as author_kind
   from mainspring.asks k
   join mainspring.messages m on m.tenant_id = k.tenant_id and m.id = k.message_id

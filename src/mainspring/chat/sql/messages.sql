@@ -1,5 +1,5 @@
 -- name: messages_by_id
-select m.id, m.channel_id, c.name as channel_name, m.topic_id, t.name as topic_name, t.card_id, m.channel_seq, m.author_id,
+select m.id, m.channel_id, c.name as channel_name, c.visibility, m.topic_id, t.name as topic_name, t.card_id, m.channel_seq, m.author_id,
        a.kind as author_kind, a.handle as author_handle, m.run_id, m.session_id, m.turn, m.blocks, m.mentions, m.broadcast,
        m.revision, m.request_id, m.sent, m.cause_seq, m.via, m.depth, m.trust, m.hops, m.settled_by, m.settled_at, m.posted_at,
        m.edited_at

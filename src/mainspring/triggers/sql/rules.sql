@@ -69,5 +69,8 @@ select b.key, array(select s ->> 'name' from jsonb_array_elements(b.states) as s
 from mainspring.boards b
 where b.tenant_id = $1;
 
+-- name: open_channels
+select c.name from mainspring.channels c where c.tenant_id = $1 and c.name = any($2::text[]) and c.visibility = 'open';
+
 -- name: accounts_kinds
 select a.handle, a.kind from mainspring.accounts a where a.tenant_id = $1 and a.handle = any($2::text[]);
