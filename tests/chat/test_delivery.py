@@ -8,7 +8,7 @@ import pytest
 
 from mainspring import telemetry
 from mainspring.chat.sight import Reader
-from mainspring.operators.model import Named, Replay
+from mainspring.operators.model import Described, Named, Replay
 from mainspring.rooms import Conflict, Invalid, NotFound
 
 
@@ -306,7 +306,7 @@ async def test_a_delivery_that_gave_up_is_replayed_to_the_next_poll_whatever_cam
     assert await reader.ack(second.id) == 1
     desk = place.home.services.desk
     see = Reader(tenant_id=place.tenant, account_id=place.anna.account_id, operates=True)
-    [group] = (await desk.groups(see, kind=None))[0]
+    [group] = (await desk.groups(see, Described()))[0]
     assert (group["cause"], group["kinds"], group["ids"]) == (
         "its reader could not take it",
         ["deliver"],

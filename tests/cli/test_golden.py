@@ -202,7 +202,7 @@ async def test_verify_is_clean_and_says_what_it_looked_at(furnished):
     assert ran.out.splitlines()[-1].startswith("clean, through event ")
     report = (await furnished.ok("verify", "--json", "--since", "2")).json()
     assert report["ok"]
-    assert {"I-1", "I-2", "I-3", "I-4", "I-5", "I-7", "I-8", "I-15", "I-17", "shape"} == {
+    assert {"I-1", "I-2", "I-3", "I-4", "I-5", "I-7", "I-8", "I-10", "I-13", "I-15", "I-17", "shape"} == {
         one["invariant"] for one in report["checks"]
     }
 

@@ -28,7 +28,9 @@ from mainspring.operators.model import Replay
 from mainspring.rooms import Actor
 from mainspring.wiring import Services
 
-Deed = Literal["move", "drain", "work", "claim", "complete", "replay"]
+Deed = Literal[
+    "move", "drain", "work", "claim", "complete", "replay", "post", "settle", "start", "inbox", "ack"
+]
 LEASE_SECONDS = 2.0
 _PATIENCE_SECONDS = 90.0
 
@@ -49,6 +51,19 @@ class Task:
     claim_id: UUID | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """The same of messages: who posts what, under which name, or which session does it."""
+
+    deed: Deed
+    by: Actor
+    text: str = "hello"
+    request_id: str = "r"
+    session: UUID | None = None
+    claim_id: UUID | None = None
+    deliveries: tuple[UUID, ...] = ()
+
+
 def settings(database_url: str) -> Settings:
     """The same for every process: leases that run out while a frozen one still holds its locks."""
     return Settings(
@@ -57,11 +72,44 @@ def settings(database_url: str) -> Settings:
         lease_seconds_transactional=LEASE_SECONDS,
         lease_seconds_external=LEASE_SECONDS,
         floor_tick_seconds=0.5,
+        session_lease_seconds=LEASE_SECONDS,
     )
 
 
-async def do(services: Services, task: Task) -> None:
+async def say(services: Services, talk: Talk) -> None:
+    """Do it, as the server's routes do it."""
+    sessions = services.talk.sessions
+    held = None if talk.session is None or talk.claim_id is None else (talk.session, talk.claim_id)
+    match talk.deed:
+        case "post":
+            await services.talk.chat.post(
+                talk.by,
+                "general",
+                topic=None,
+                blocks=[{"type": "text", "text": talk.text}],
+                mentions=[],
+                request_id=talk.request_id,
+            )
+        case "start":
+            await sessions.start(talk.by, takeover=True)
+        case "settle":
+            assert held is not None
+            await sessions.settle(talk.by, *held, turn=1)
+        case "inbox":
+            assert held is not None
+            await sessions.inbox(talk.by, *held)
+        case "ack":
+            assert held is not None
+            await sessions.ack(talk.by, *held, ids=talk.deliveries, refused={}, turn=None)
+        case other:
+            raise AssertionError(f"{other} is nothing that is done to messages")
+
+
+async def do(services: Services, task: Task | Talk) -> None:
     """Do it, as the server's routes and loops do it."""
+    if isinstance(task, Talk):
+        await say(services, task)
+        return
     tenant = task.by.tenant_id
     match task.deed:
         case "move":
@@ -80,15 +128,17 @@ async def do(services: Services, task: Task) -> None:
         case "replay":
             assert task.run is not None
             await services.desk.decide(task.by, [task.run], Replay())
+        case other:
+            raise AssertionError(f"{other} is nothing that is done to a card")
 
 
-def _live(database_url: str, point: FaultPoint, task: Task, tell: Connection) -> None:
-    tell.send(asyncio.run(_lived(database_url, point, task)))
+def _live(database_url: str, fault: str, task: Task | Talk, tell: Connection) -> None:
+    tell.send(asyncio.run(_lived(database_url, fault, task)))
 
 
-async def _lived(database_url: str, point: FaultPoint, task: Task) -> str:
+async def _lived(database_url: str, fault: str, task: Task | Talk) -> str:
     services = await wiring.build(settings(database_url))
-    faultpoints.arm(f"{point}:stop")
+    faultpoints.arm(fault)
     try:
         await do(services, task)
     except Exception as error:
@@ -126,6 +176,13 @@ class Victim:
                 assert not self.hears.poll(), f"{self.point} was never reached: {self.hears.recv()}"
                 await asyncio.sleep(0.01)
 
+    async def killed(self) -> None:
+        """Return once it was killed; fail when it has ended otherwise."""
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while self.process.exitcode is None:  # noqa: ASYNC110 - the kernel tells nobody here
+                await asyncio.sleep(0.01)
+        assert self.process.exitcode == -signal.SIGKILL, f"{self.point} was never reached"
+
     async def go_on(self) -> str:
         """Let it run on to its end; return what came of what it did."""
         os.kill(self.process.pid, signal.SIGCONT)
@@ -143,15 +200,26 @@ class Victims:
         self._database_url = database_url
         self._all: list[Victim] = []
 
-    async def freeze(self, point: FaultPoint, task: Task) -> Victim:
+    async def freeze(self, point: FaultPoint, task: Task | Talk) -> Victim:
         """Start one, and return it stopped at that point."""
+        victim = self._start(point, task, "stop")
+        await victim.frozen()
+        return victim
+
+    async def kill(self, point: FaultPoint, task: Task | Talk) -> Victim:
+        """Start one, and return when it was killed at that point."""
+        victim = self._start(point, task, "kill")
+        await victim.killed()
+        return victim
+
+    def _start(self, point: FaultPoint, task: Task | Talk, action: str) -> Victim:
         hears, tell = _forked.Pipe(duplex=False)
-        process = _forked.Process(target=_live, args=(self._database_url, point, task, tell), daemon=True)
+        fault = f"{point}:{action}"
+        process = _forked.Process(target=_live, args=(self._database_url, fault, task, tell), daemon=True)
         process.start()
         tell.close()
         victim = Victim(point, process, hears)
         self._all.append(victim)
-        await victim.frozen()
         return victim
 
     def end(self) -> None:
