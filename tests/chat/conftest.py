@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from mainspring.rooms import Actor
 from mainspring.stores.postgres.deadlines import DEADLINES as ENGINES
 from mainspring.stores.postgres.deadlines import age
 from mainspring.wiring import Services
+from tests.databases import Database
 
 LEASE_SECONDS = 30.0
 
@@ -44,16 +46,25 @@ class Home:
         await age(self.admin, seconds, {**DEADLINES, **ENGINES})
 
 
+@asynccontextmanager
+async def home_on(database: Database) -> AsyncIterator[Home]:
+    """A server's inside on this database."""
+    pool = await create_pool(max_size=12, **database.dsn)
+    admin = await asyncpg.connect(**database.admin)
+    services = wiring.join(Settings(database_url="postgresql:///", session_lease_seconds=LEASE_SECONDS), pool)
+    try:
+        yield Home(services=services, admin=admin)
+    finally:
+        await admin.close()
+        await pool.close()
+
+
 @pytest.fixture(scope="session")
 async def home(databases) -> AsyncIterator[Home]:
     """One migrated database for all tests of this room."""
     database = await databases.create("server")
-    pool = await create_pool(max_size=12, **database.dsn)
-    admin = await asyncpg.connect(**database.admin)
-    services = wiring.join(Settings(database_url="postgresql:///", session_lease_seconds=LEASE_SECONDS), pool)
-    yield Home(services=services, admin=admin)
-    await admin.close()
-    await pool.close()
+    async with home_on(database) as made:
+        yield made
     await databases.drop(database)
 
 
