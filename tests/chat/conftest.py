@@ -41,9 +41,10 @@ class Home:
     def room(self) -> ChatRoom:
         return self.services.talk
 
-    async def age(self, seconds: float) -> None:
-        """Let time pass for all deadlines."""
-        await age(self.admin, seconds, {**DEADLINES, **ENGINES})
+    async def age(self, seconds: float, *only: str) -> None:
+        """Let time pass for all deadlines, or those of some tables."""
+        every = {**DEADLINES, **ENGINES}
+        await age(self.admin, seconds, {table: every[table] for table in only or every})
 
 
 @asynccontextmanager

@@ -91,7 +91,8 @@ api = schemathesis.openapi.from_dict(create_app(SimpleNamespace()).openapi()).ex
 
 
 @api.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+# the same requests each time: now and then a made-up fault is lost on its way into a query, and what is sent is no fault at all
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_operation_answers_as_described(case, listening):
     # what a value means is checked by the rooms: a name that nobody has is no fault of its form
     case.call_and_validate(

@@ -92,11 +92,10 @@ def test_a_prompt_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("given", "pointer"),
     [
-        (body({"channels": ["x"]}), "/when/channels"),
         (body({"sources": ["x"]}), "/when/sources"),
         (body({"ref": "x"}), "/when/ref"),
         (body({"branches": ["x"]}), "/when/branches"),
-        (body({"kinds": ["message.posted"]}), "/when/kinds/0"),
+        (body({"kinds": ["session.started"]}), "/when/kinds/0"),
         (body({"kinds": ["card.moved", "schedule.due"]}), "/when/kinds/1"),
     ],
 )
@@ -133,7 +132,7 @@ def test_what_the_language_knows_and_this_release_does_not(given: dict[str, Any]
         (body({"labels_any": [str(n) for n in range(65)]}), "/when/labels_any", "64 are allowed"),
         (body({"labels_any": ["x" * 65]}), "/when/labels_any/0", "64 are allowed"),
         (body({"kinds": ["card.move"]}), "/when/kinds/0", "did you mean card.moved?"),
-        (body({"kinds": ["bored"]}), "/when/kinds/0", "known: card.assigned"),
+        (body({"kinds": ["bored"]}), "/when/kinds/0", "known: ask.answered"),
         (body({"boards": ["O-P"]}), "/when/boards/0", "no board key"),
         (body({"actors": ["a b"]}), "/when/actors/0", "no handle"),
         (body(do=None), "/do", "is missing"),
@@ -196,7 +195,7 @@ def test_every_field_at_fault_is_named_at_once() -> None:
     ("when", "pointer", "says"),
     [
         ({"kinds": ["card.created"], "to_states": ["x"]}, "/when/to_states", "card.created carries no to_states; card.moved does"),
-        ({"kinds": ["card.moved"], "agents": ["echo"]}, "/when/agents", "carries no agents; run.blocked, run.cancelled, run.done, … does"),
+        ({"kinds": ["card.moved"], "agents": ["echo"]}, "/when/agents", "carries no agents; ask.answered, ask.opened, run.blocked, … does"),
         ({"kinds": ["run.done"], "labels_added": ["x"]}, "/when/labels_added", "card.labeled does"),
         ({"kinds": ["card.moved", "run.done"], "from_states": ["x"], "agents": ["echo"]}, "/when/agents", "from_states and agents at once"),
         ({"to_states": ["x"], "labels_added": ["y"]}, "/when/labels_added", "to_states and labels_added at once"),
