@@ -19,6 +19,7 @@ from uuid import UUID
 from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.breaker import evidence_of
+from mainspring.spine.drain import EVENT_KIND
 from mainspring.spine.effects import (
     Deferred,
     Done,
@@ -52,6 +53,7 @@ _attempts = cache(telemetry.effect_attempts.labels)
 _HAND_BACK_SECONDS = 5.0  # to write what is handed back takes a moment, however short the grace is
 _FIRST_PATIENCE_SECONDS = 5.0
 _LONGEST_PATIENCE_SECONDS = 300.0
+_RESERVE_RESTS = 20.0  # times what a look for transactional effects alone has taken, when it found none
 
 
 @dataclass(slots=True)
@@ -114,6 +116,9 @@ class Worker(Generic[H]):
         self._settler: Settler[H] = Settler(store, open_transaction, self._let_go, freed)
         self._in_hand: dict[UUID, InHand] = {}
         self._executing = 0
+        self._outside = 0  # how many of those are external
+        self._crowded = False
+        self._reserve_rests_until = 0.0
         self._empty = asyncio.Event()
         self._empty.set()
         self._after: UUID | None = None
@@ -140,14 +145,44 @@ class Worker(Generic[H]):
         self._saturated = free <= 0
         if self._saturated or not self._executors or self._closing or self._quiet:
             return 0
+        room = self._room_outside()
+        self._crowded = room <= 0
+        if self._crowded and asyncio.get_running_loop().time() < self._reserve_rests_until:
+            return 0
         # a claim that is on its way counts as in hand: nothing may begin to run alone meanwhile
         self._claiming += 1
         self._empty.clear()
         try:
-            return await self._claim(self._request(limit=free))
+            return await (
+                self._claim_inside(free)
+                if self._crowded
+                else self._claim(self._request(limit=min(free, room)))
+            )
         finally:
             self._claiming -= 1
             self._note_if_empty()
+
+    async def _claim_inside(self, limit: int) -> int:
+        """Claim transactional effects alone. It may have to pass over all that waits besides: then it is not done all the time."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        leases = {name: seconds for name, seconds in self.lease_seconds.items() if self._is_inside(name)}
+        taken = await self._claim(replace(self._request(limit=limit), lease_seconds=leases))
+        if not taken:
+            self._reserve_rests_until = loop.time() + _RESERVE_RESTS * (loop.time() - asked_at)
+        return taken
+
+    def _is_inside(self, kind: str) -> bool:
+        return isinstance(self._executors[kind], Transactional)
+
+    def _room_outside(self) -> int:
+        """How many more external effects may be claimed: they may take long, and what is done in our own database must not wait.
+
+        Where only the engine's own kind is transactional, nothing is kept back for it.
+        """
+        if not any(self._is_inside(name) for name in self._executors if name != EVENT_KIND.name):
+            return self._slots
+        return max(1, self._slots * 3 // 4) - self._outside
 
     def _free(self) -> int:
         """How many more may be claimed: a slot is free once its executor has answered, unless as many wait to be settled."""
@@ -239,6 +274,7 @@ class Worker(Generic[H]):
         self._give_up([held for held in self._in_hand.values() if held.effect.id in again])
         loop = asyncio.get_running_loop()
         self._executing += len(effects)
+        self._outside += sum(not self._is_inside(effect.kind) for effect in effects)
         for effect in effects:
             executor = self._executors[effect.kind]
             held = InHand(
@@ -271,6 +307,7 @@ class Worker(Generic[H]):
     def _ended(self, executor: Executor[H], held: InHand, task: asyncio.Task[Finished | None]) -> None:
         """Whatever way a task ends, and were it before its first step: its slot is free, and its row is settled or let go."""
         self._executing -= 1
+        self._outside -= not self._is_inside(held.effect.kind)
         if task.cancelled():
             finished = self._hand_back(executor, held) if self._closing else None
         elif (error := task.exception()) is not None:
@@ -375,8 +412,12 @@ class Worker(Generic[H]):
         self._tell_if_free()
 
     def _tell_if_free(self) -> None:
-        if self._saturated and self._free() > 0:
-            self._saturated = False
+        if (
+            (self._saturated or self._crowded)
+            and self._free() > 0
+            and (self._saturated or self._room_outside() > 0)
+        ):
+            self._saturated = self._crowded = False
             self._freed()
 
     def _note_if_empty(self) -> None:

@@ -1,0 +1,78 @@
+"""What waits for others outside does not take every slot: what is done in our own database goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mainspring.ids import new_id
+from mainspring.spine.effects import Done, Effect, NewEffect
+from mainspring.spine.engine import Spine, SpineSettings
+from mainspring.stores.memory import MemoryStore
+
+
+class House:
+    """An engine of few slots, whose external effects hang until they are let go."""
+
+    def __init__(self, *, slots: int, inside: bool = True) -> None:
+        self.spine = Spine(MemoryStore(), SpineSettings(slots=slots, tick_seconds=0.05))
+        self.let_go = asyncio.Event()
+        self.hanging = 0
+        self.done = asyncio.Event()
+        self.spine.effect("slow")(self._slow)
+        if inside:
+            self.spine.transactional_effect("quick")(self._quick)
+
+    async def _slow(self, _effect: Effect) -> Done:
+        self.hanging += 1
+        await self.let_go.wait()
+        return Done()
+
+    async def _quick(self, _effect: Effect, _tx: object) -> Done:
+        self.done.set()
+        return Done()
+
+    async def owe(self, kind: str, n: int = 1) -> None:
+        tenant = new_id()
+        await self.spine.create_tenant(tenant, kind)
+        async with self.spine.open(tenant) as tx:
+            for k in range(n):
+                await tx.owe(NewEffect(kind, key=str(k)))
+
+    async def until(self, hanging: int) -> None:
+        async with asyncio.timeout(10):
+            while self.hanging < hanging:  # noqa: ASYNC110 - an executor tells nobody that it has begun
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+async def test_while_external_effects_hang_what_is_done_in_the_database_goes_on(slots):
+    house = House(slots=slots)
+    await house.owe("slow", 3 * slots)
+    async with house.spine.running():
+        most = max(1, slots * 3 // 4)
+        await house.until(most)
+        await house.owe("quick")
+        await asyncio.wait_for(house.done.wait(), 10)
+        assert house.hanging == most
+        house.let_go.set()
+        await house.until(3 * slots)
+
+
+async def test_where_all_effects_are_external_they_have_every_slot():
+    house = House(slots=8, inside=False)
+    await house.owe("slow", 20)
+    async with house.spine.running():
+        await house.until(8)
+        house.let_go.set()
+        await house.until(20)
+
+
+async def test_slots_that_are_kept_for_others_are_given_back_one_by_one():
+    """No tick comes by meanwhile: each that ends makes room for the next."""
+    house = House(slots=4)
+    await house.owe("slow", 40)
+    house.let_go.set()
+    ran = await asyncio.wait_for(house.spine.run_once(), 10)
+    assert (ran.executed, house.hanging) == (40, 40)
