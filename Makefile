@@ -56,7 +56,7 @@ bench: $(READY) ## measure the engine beside its peers, and what scale costs (un
 	@$(BENCH_READY)
 	$(PY) bench/run.py
 
-bench-long: $(READY) ## the same in full sizes: 10,000 tenants, 2,000 runners, 10 million finished rows (half an hour)
+bench-long: $(READY) ## the same in full sizes: 10,000 tenants, 2,000 runners, 10 million finished rows (under 20 minutes)
 	@$(BENCH_READY)
 	$(PY) bench/run.py --long
 

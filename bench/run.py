@@ -84,7 +84,7 @@ _OVERRIDES = ("items", "rounds", "seconds", "commits", "finished")
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=SCENES, action="append", help="this scene alone; may be repeated")
-    parser.add_argument("--long", action="store_true", help="the full sizes, which take half an hour")
+    parser.add_argument("--long", action="store_true", help="the full sizes, which take under 20 minutes")
     parser.add_argument("--items", type=int, help="noop, way: effects a round")
     parser.add_argument("--rounds", type=int, help="noop: rounds at most")
     parser.add_argument("--seconds", type=float, help="noop: begin no further round after so long")
