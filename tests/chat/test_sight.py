@@ -149,7 +149,7 @@ def asked_of(
     }
     asked: list[tuple[str, dict[str, Any]]] = []
     for path, route in routes_of(app):
-        if "GET" not in (route.methods or ()) or path.endswith("/stream"):
+        if "GET" not in (route.methods or ()) or path.endswith(("/stream", "/live")):
             continue
         plain = re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
         queries = [one.name for one in route.dependant.query_params]

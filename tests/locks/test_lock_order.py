@@ -335,6 +335,8 @@ async def chat(tour: Tour) -> None:
     refused = [{"id": ids[-1], "error": "too long"}]
     acking = {"claim_id": reader["claim_id"], "deliveries": ids[:1], "refused": refused, "turn": 1}
     await tour.send("POST", f"{where}/ack", acking, "reader")
+    writing = {"claim_id": reader["claim_id"], "channel": "talk", "text": "hm"}
+    await tour.send("POST", f"{where}/live", writing, "reader")
     inbox = await tour.send("GET", "inbox", None, "member")
     await tour.send("POST", "inbox/ack", {"items": [one["id"] for one in inbox["data"]]}, "member")
     await tour.send("POST", f"cards/{await tour.card()}/comments", {"text": "@echo a comment"})

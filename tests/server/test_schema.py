@@ -29,8 +29,13 @@ pytestmark = [
 ]
 
 EXAMPLES = 3
-# the first two wait, the last ends the process
-LEFT_OUT = ("/api/v1/runner/claim", "/api/v1/events/stream", "/api/v1/dev/faults")
+# the last ends the process, the others wait
+LEFT_OUT = (
+    "/api/v1/runner/claim",
+    "/api/v1/events/stream",
+    "/api/v1/channels/{channel}/live",
+    "/api/v1/dev/faults",
+)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from mainspring.chat import effects, notes
 from mainspring.chat.asks import MessageAskService
+from mainspring.chat.live import Live
 from mainspring.chat.model import Cards, Runs, SessionPolicy
 from mainspring.chat.nets import LOOP, Nets
 from mainspring.chat.service import ChatService
@@ -24,6 +25,7 @@ class ChatRoom:
     asks: MessageAskService
     sessions: SessionService
     waits: Waits
+    live: Live
     nets: Nets
 
 
@@ -40,6 +42,7 @@ def build(
     effects.register(spine, runs)
     notes.register(spine, cards)
     verbs = SessionVerbs(spine.store, cards, policy)
+    live = Live()
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
     waits.poke = polling.poke
@@ -59,7 +62,8 @@ def build(
     return ChatRoom(
         chat=ChatService(spine, db, cards),
         asks=MessageAskService(spine, db),
-        sessions=SessionService(spine, db, verbs),
+        sessions=SessionService(spine, db, verbs, live),
         waits=waits,
+        live=live,
         nets=nets,
     )

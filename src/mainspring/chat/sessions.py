@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from mainspring.chat import model, offers, reads, verbs
+from mainspring.chat.live import Live, Passing, presence
 from mainspring.chat.model import Cards, Delivery, Message, Session, SessionPolicy, SessionState, Speaking
 from mainspring.chat.rows import SQL
 from mainspring.db import Database, Scope
@@ -34,6 +35,8 @@ _END_SESSION = SQL["end_session"]
 _LIST_SESSIONS = SQL["list_sessions"]
 _OWED_COUNT = SQL["owed_count"]
 _PINNED_FOR = SQL["pinned_for"]
+_PRESENT = SQL["present"]
+_CHANNELS_OF = SQL["channels_of"]
 _AGENTS_NAMED = SQL["agents_named"]
 _AGENT_OF_SESSION = SQL["agent_of_session"]
 _CARD_OF_RUN = SQL["card_of_run"]
@@ -118,9 +121,10 @@ class SessionVerbs:
 class SessionService:
     """Sessions as agents' programs hold them, one method a word of theirs."""
 
-    def __init__(self, spine: ServerSpine, db: Database, verbs_: SessionVerbs) -> None:
+    def __init__(self, spine: ServerSpine, db: Database, verbs_: SessionVerbs, live: Live) -> None:
         self._spine = spine
         self._db = db
+        self._live = live
         self._verbs = verbs_
         self.policy = verbs_.policy
 
@@ -174,19 +178,27 @@ class SessionService:
             rows = await tx.handle.fetch(_PINNED_FOR, tx.tenant, agent_id)
             pins = await reads.messages_in_order(tx.handle, tx.tenant, [row["message_id"] for row in rows])
             owed: int = await tx.handle.fetchval(_OWED_COUNT, tx.tenant, agent_id, session.topic_id)
+            watched = await self._watched(tx, agent_id)
+        self._show(actor.tenant_id, session, watched)
         reach(FaultPoint.SESSION_AFTER_START)
         return Started(session=session, pins=pins, owed=owed)
 
     async def heartbeat(self, actor: Actor, session_id: UUID, claim_id: UUID, *, turn: int | None) -> Session:
         """Renew the lease; with a new turn, begin it. Raises NotFound, and Conflict when the session is over."""
         async with self._spine.open(actor.tenant_id) as tx:
-            return await self._verbs.renew(tx, await _alive(tx, actor, session_id, claim_id), turn)
+            before = await _alive(tx, actor, session_id, claim_id)
+            session = await self._verbs.renew(tx, before, turn)
+            watched = [] if session.state is before.state else await self._watched(tx, session.agent_id)
+        self._show(actor.tenant_id, session, watched)
+        return session
 
     async def settle(self, actor: Actor, session_id: UUID, claim_id: UUID, *, turn: int) -> Session:
         """End the turns through this one. Raises NotFound, and Conflict when the session is over."""
         async with self._spine.open(actor.tenant_id) as tx:
             session = await self._verbs.settle(tx, await _alive(tx, actor, session_id, claim_id), turn, actor)
+            watched = await self._watched(tx, session.agent_id)
             reach(FaultPoint.MESSAGE_SETTLE_BEFORE_COMMIT)
+        self._show(actor.tenant_id, session, watched)
         reach(FaultPoint.MESSAGE_SETTLE_AFTER_COMMIT)
         return session
 
@@ -201,6 +213,8 @@ class SessionService:
                 await self._verbs.end(tx, session, state, reason, actor)
                 reach(FaultPoint.MESSAGE_SETTLE_BEFORE_COMMIT)
             [ended] = await verbs.read_sessions(tx.handle, tx.tenant, [session.id])
+            watched = await self._watched(tx, ended.agent_id)
+        self._show(actor.tenant_id, ended, watched)
         reach(FaultPoint.MESSAGE_SETTLE_AFTER_COMMIT)
         return ended
 
@@ -239,6 +253,40 @@ class SessionService:
         reach(FaultPoint.INBOX_AFTER_ACK)
         return settled
 
+    # what passes ----------------------------------------------------------------------------------------------
+
+    async def say_live(
+        self, actor: Actor, session_id: UUID, claim_id: UUID, *, channel: str, topic: str, text: str
+    ) -> None:
+        """Show whoever watches a channel here what an agent is writing. Nothing of it is kept.
+
+        Raises NotFound, and Conflict when the session is over.
+        """
+        async with self._db.tenant(actor.tenant_id) as scope:
+            sessions = await verbs.read_sessions(scope, actor.tenant_id, [session_id])
+            found = await reads.find_channel(scope, actor.tenant_id, actor.account_id, channel)
+        _not_over(_own(sessions[0] if sessions else None, actor, session_id, claim_id))
+        if found is None:
+            raise NotFound("channel", channel)
+        said = Passing("text", {"agent": actor.handle, "topic": topic, "text": text})
+        self._live.pass_by(actor.tenant_id, [found.id], said)
+
+    async def present(self, tenant: UUID, channel: UUID) -> Sequence[Passing]:
+        """Return how the agents of a channel are now."""
+        async with self._db.tenant(tenant) as scope:
+            rows = await scope.fetch(_PRESENT, tenant, channel)
+        return [presence(row["handle"], row["state"]) for row in rows]
+
+    async def _watched(self, tx: Tx, agent_id: UUID) -> list[UUID]:
+        """Return the channels of an agent, if anybody here watches any."""
+        if not self._live.is_watched:
+            return []
+        return [row["channel_id"] for row in await tx.handle.fetch(_CHANNELS_OF, tx.tenant, agent_id)]
+
+    def _show(self, tenant: UUID, session: Session, channels: list[UUID]) -> None:
+        if session.topic_id is None and channels:
+            self._live.pass_by(tenant, channels, presence(session.agent_handle, session.state))
+
     async def list_sessions(
         self,
         tenant: UUID,
@@ -260,7 +308,15 @@ def _agent(tenant: UUID, row: Record) -> Actor:
 
 
 async def _mine(tx: Tx, actor: Actor, session_id: UUID, claim_id: UUID) -> Session:
-    session = await verbs.lock_session(tx, session_id)
+    return _own(await verbs.lock_session(tx, session_id), actor, session_id, claim_id)
+
+
+async def _alive(tx: Tx, actor: Actor, session_id: UUID, claim_id: UUID) -> Session:
+    """Return the locked session; raise what its program has to know when it is over."""
+    return _not_over(await _mine(tx, actor, session_id, claim_id))
+
+
+def _own(session: Session | None, actor: Actor, session_id: UUID, claim_id: UUID) -> Session:
     if session is None or session.claim_id != claim_id:
         raise NotFound("session", session_id)
     if actor.kind == "agent" and actor.account_id != session.agent_id:
@@ -268,9 +324,7 @@ async def _mine(tx: Tx, actor: Actor, session_id: UUID, claim_id: UUID) -> Sessi
     return session
 
 
-async def _alive(tx: Tx, actor: Actor, session_id: UUID, claim_id: UUID) -> Session:
-    """Return the locked session; raise what its program has to know when it is over."""
-    session = await _mine(tx, actor, session_id, claim_id)
+def _not_over(session: Session) -> Session:
     if not session.is_live:
         code = "session_displaced" if session.state is SessionState.DISPLACED else "session_lost"
         raise Conflict(

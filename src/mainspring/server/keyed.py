@@ -40,6 +40,7 @@ UNKEYED: Final = frozenset(
         "session.heartbeat",
         "session.settle",
         "session.ack",
+        "session.live",
         "desk.plan",
         "rule.test",
         "dev.fault",

@@ -122,3 +122,17 @@ select exists (select from mainspring.sessions where lease_until < statement_tim
                   and exists (select from mainspring.effects e
                                where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.family = 'offered'
                                  and e.state = 'pending' and e.not_before <= statement_timestamp())) as unread;
+
+-- name: present
+-- The agents of a channel, and the session that each reads in, if any.
+select a.handle, coalesce(s.state, 'stopped') as state
+  from mainspring.members m
+  join mainspring.accounts a on a.tenant_id = m.tenant_id and a.id = m.account_id and a.kind = 'agent'
+  left join mainspring.sessions s
+    on s.tenant_id = m.tenant_id and s.agent_id = m.account_id and s.lease_until is not null and s.topic_id is null
+ where m.tenant_id = $1 and m.channel_id = $2
+ order by a.handle
+ limit 1000;
+
+-- name: channels_of
+select channel_id from mainspring.members where tenant_id = $1 and account_id = $2;

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -9,12 +12,16 @@ from uuid import UUID, uuid4
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from mainspring.chat.live import Watcher
 from mainspring.chat.model import Channel, Member, Topic
 from mainspring.chat.service import ChatService
-from mainspring.server.auth import Caller, require
+from mainspring.chat.sessions import SessionService
+from mainspring.rooms import NotFound
+from mainspring.server.auth import Caller, Unauthorized, authenticate, require
 from mainspring.server.keyed import Route
 from mainspring.server.pages import Paging, unseal
 from mainspring.server.routes.messages import MessageOut, MessagePage, NewMessage, post_as, shown, speaking_of
+from mainspring.server.streams import MEDIA_TYPE, PING_SECONDS, EventStream, control, end
 
 router = APIRouter(prefix="/channels", tags=["channels"], route_class=Route)
 
@@ -337,3 +344,49 @@ async def post_message(
     )
     response.status_code = 201 if posted.new else 200
     return {**shown(posted.message), "session_lost": posted.lost}
+
+
+@router.get(
+    "/{channel}/live",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Server-sent events `presence` and `text`, without ids: what passes is kept by nobody",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def watch_channel(
+    request: Request, channel: Ref, caller: Annotated[Caller, require("channel.live")]
+) -> Response:
+    """Watch who is at work in a channel, and what agents are writing, as far as it passes this server."""
+    found = await service_of(request).get_channel(caller.actor, channel)
+    with ExitStack() as held:
+        held.enter_context(request.app.state.load.wait(caller.tenant_id))
+        watcher = held.enter_context(
+            request.app.state.services.talk.live.watching(caller.tenant_id, found.id)
+        )
+        return EventStream(_passing(request, caller, found.id, watcher), held=held.pop_all())
+
+
+async def _passing(
+    request: Request, caller: Caller, channel: UUID, watcher: Watcher
+) -> AsyncGenerator[bytes, None]:
+    """Yield how the channel's agents are, and what passes; now and then all of it again, for as long as the caller sees the channel."""
+    closing: asyncio.Event = request.app.state.closing
+    sessions: SessionService = request.app.state.services.talk.sessions
+    while not closing.is_set():
+        try:
+            still = await authenticate(request)
+            await service_of(request).get_channel(still.actor, str(channel))
+        except (Unauthorized, NotFound):
+            yield end("unauthorized")
+            return
+        for one in await sessions.present(caller.tenant_id, channel):
+            yield control(one.what, dict(one.data))
+        again = asyncio.get_running_loop().time() + PING_SECONDS
+        while (left := again - asyncio.get_running_loop().time()) > 0 and not closing.is_set():
+            passing = await watcher.next(within_seconds=min(left, 1.0))
+            if passing is not None:
+                yield control(passing.what, dict(passing.data))
+    yield end("closing")

@@ -11,6 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from mainspring.chat.live import TEXT_LENGTH_MAX
 from mainspring.chat.model import Delivery, Session
 from mainspring.chat.sessions import SessionService
 from mainspring.chat.waits import Waits
@@ -78,6 +79,17 @@ class Acking(BaseModel):
     turn: Turn = None
     deliveries: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list, max_length=HAVE_MAX)
     refused: list[Refused] = Field(default_factory=list, max_length=HAVE_MAX)
+
+
+class Writing(BaseModel):
+    """What the agent is writing just now; whoever watches the channel sees it pass, and it is kept by nobody."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    claim_id: UUID = Field(strict=False)
+    channel: str = Field(min_length=1, max_length=100)
+    topic: str = Field(default="general", min_length=1, max_length=200)
+    text: str = Field(max_length=TEXT_LENGTH_MAX)
 
 
 class SessionOut(BaseModel):
@@ -214,6 +226,17 @@ async def settle(
         actor, session, body.claim_id, errored=body.state == "errored", reason=body.reason
     )
     return shown_session(ended)
+
+
+@router.post("/{session}/live", status_code=204)
+async def say_live(
+    request: Request, session: SessionId, body: Writing, caller: Annotated[Caller, require("session.live")]
+) -> None:
+    """Show whoever watches a channel at this server what is being written."""
+    actor = await _holder(request, caller, session)
+    await _service(request).say_live(
+        actor, session, body.claim_id, channel=body.channel, topic=body.topic, text=body.text
+    )
 
 
 @router.get("/{session}/inbox", response_model=Inbox)
