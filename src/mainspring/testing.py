@@ -1,6 +1,11 @@
 """A real Mainspring for your tests: `dev_server()` starts PostgreSQL, servers and the built-in runner, and ends them all.
 
-`DevServer.arm` kills a server at a fault point, as the demo and our own tests do.
+`DevServer.crash_at` kills a server at a fault point, as the demo and our own tests do. With pytest, import the fixture:
+
+    from mainspring.testing import server
+
+    def test_my_agent_answers(server):
+        server.call("POST", "/channels/general/messages", {"text": "@echo hello"})
 """
 
 from __future__ import annotations
@@ -85,6 +90,22 @@ class DevServer:
         """Have a server killed (or stopped) when it reaches a point: `point[:nth][:kill|stop|raise]`."""
         self.call("POST", "/dev/faults", {"point": fault}, server=server)
 
+    @contextlib.contextmanager
+    def crash_at(self, point: str, *, server: int = 1, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
+        """Have a server killed when it reaches a point while the block runs, or soon after; return once it is up again.
+
+        Raises TooLong when the point is not reached.
+        """
+        before = self._pid_of(server)
+        self.arm(point, server=server)
+        yield
+        wait_until(lambda: self._pid_of(server) not in (None, before), f"{point} reached", seconds=seconds)
+        wait_until(self.is_up, "the server up again")
+
+    def _pid_of(self, server: int) -> int | None:
+        """The pid of one of its servers; the only one has no number."""
+        return self.pid("server") or self.pid(f"server-{server}")
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `mainspring` with this server's address and token."""
         environment = os.environ | {
@@ -148,3 +169,16 @@ def dev_server(*, processes: int = 1, **settings: object) -> Iterator[DevServer]
             process.send_signal(signal.SIGINT)
             process.wait(PATIENCE_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+try:
+    import pytest
+except ImportError:  # whoever has no pytest has no use for its fixture
+    pass
+else:
+
+    @pytest.fixture(scope="session")
+    def server() -> Iterator[DevServer]:
+        """A running Mainspring, one for all tests of a session."""
+        with dev_server() as running:
+            yield running
