@@ -102,7 +102,7 @@ class Scene:
 
     async def claimed(self) -> Work:
         work = (await self.services.runners.claim(self.task.claim, wait_seconds=PATIENCE_SECONDS)).work
-        assert work is not None
+        assert work is not None, [row for row in (await self.rows())["effects"] if row["state"] != "done"]
         return work
 
     async def heartbeat(self, work: Work) -> None:
