@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,11 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from fastapi import FastAPI
 
 from mainspring import wiring
 from mainspring.agents.tokens import add_account
+from mainspring.boards.model import BoardState, Card, NewCard
 from mainspring.chat import verbs
 from mainspring.chat.build import ChatRoom
 from mainspring.chat.model import Delivery, Message, Session, Speaking
@@ -22,12 +25,14 @@ from mainspring.db import create_pool
 from mainspring.ids import new_id
 from mainspring.migrations.deadlines import DEADLINES
 from mainspring.rooms import Actor
+from mainspring.server.app import create_app
 from mainspring.stores.postgres.deadlines import DEADLINES as ENGINES
 from mainspring.stores.postgres.deadlines import age
 from mainspring.wiring import Services
 from tests.databases import Database
 
 LEASE_SECONDS = 30.0
+_WAITING = "select count(*) from pg_locks where not granted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,19 @@ async def home(databases) -> AsyncIterator[Home]:
     async with home_on(database) as made:
         yield made
     await databases.drop(database)
+
+
+@pytest.fixture(scope="session")
+def described(home: Home) -> FastAPI:
+    """One for all: the framework describes every route anew for each app that it makes."""
+    return create_app(home.services)
+
+
+@pytest.fixture
+def app(described: FastAPI) -> FastAPI:
+    """The app, and no server that closes."""
+    described.state.closing = asyncio.Event()
+    return described
 
 
 @dataclass(slots=True)
@@ -229,6 +247,31 @@ class Place:
         await self.home.age(LEASE_SECONDS + 1)
         await self.home.room.nets.reap_sessions()
         assert all([not (await self._session(one.session.id)).is_live for one in sessions])
+
+    async def card(self) -> Card:
+        """A card of a board of its own, whose channel nobody has opened yet."""
+        services = self.home.services
+        await services.boards.create_board(
+            self.anna, key="OPS", name="Operations", states=[BoardState(name="todo")], reflect={}
+        )
+        return await services.boards.create_card(self.anna, "OPS", NewCard(title="a card"))
+
+    async def in_turn(self, channel: str, *deeds: Coroutine[Any, Any, Any]) -> list[Any]:
+        """Let all of them wait for a channel's row at once, in this order; return what each came to, errors among it."""
+        racing: list[asyncio.Task[Any]] = []
+        async with self.home.admin.transaction():
+            await self.home.admin.fetch(
+                "select from mainspring.channels where tenant_id = $1 and name = $2 for no key update",
+                self.tenant,
+                channel,
+            )
+            for n, deed in enumerate(deeds):
+                racing.append(asyncio.create_task(deed))
+                # only from a second connection is it seen who waits: this one is in its transaction
+                async with self.home.services.pool.acquire() as conn:
+                    while await conn.fetchval(_WAITING) <= n:  # noqa: ASYNC110 - the database wakes nobody when one waits
+                        await asyncio.sleep(0)
+        return await asyncio.gather(*racing, return_exceptions=True)
 
     async def _session(self, session_id: UUID) -> Session:
         async with self.home.services.db.tenant(self.tenant) as scope:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.rooms import Conflict, Invalid, NotFound
+from mainspring.rooms import Conflict, Forbidden, Invalid, NotFound
 
 ASK = {"type": "ask", "id": "q1", "question": "Ship it?", "options": ["yes", "no"]}
 
@@ -78,3 +78,28 @@ async def test_what_is_no_option_is_no_answer_and_what_one_does_not_see_is_no_qu
     assert await place.home.room.asks.list_asks(ben) == []
     with pytest.raises(NotFound):
         await place.home.room.asks.answer(ben, asked.id, "yes")
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"), [({"archived": True}, Conflict), ({"post_policy": "owner"}, Forbidden)]
+)
+async def test_where_one_may_say_nothing_one_answers_nothing(place, change, refusal):
+    asked, ben = await ask(place, place.anna), await place.person("ben")
+    await place.home.room.chat.edit_channel(place.anna, "general", **change)
+    with pytest.raises(refusal):
+        await place.home.room.asks.answer(ben, asked.id, "yes")
+    assert (await place.home.room.asks.get(place.anna, asked.id)).state == "open"
+
+
+async def test_who_is_removed_while_their_answer_waits_finds_no_question(place):
+    chat = place.home.room.chat
+    await chat.create_channel(
+        place.anna, name="secret", purpose="", visibility="shared", post_policy="members"
+    )
+    asked, ben = await ask(place, place.anna, "secret"), await place.person("ben")
+    await chat.join(place.anna, "secret", "ben", subscribed=True)
+    _, answered = await place.in_turn(
+        "secret", chat.leave(place.anna, "secret", "ben"), place.home.room.asks.answer(ben, asked.id, "yes")
+    )
+    assert isinstance(answered, NotFound)
+    assert (await place.home.room.asks.get(place.anna, asked.id)).state == "open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -52,6 +53,85 @@ async def test_who_was_mentioned_in_a_channel_and_is_removed_finds_nothing_in_th
     assert len(await chat.inbox(ben, read=False)) == 1
     await chat.leave(place.anna, "secret", "ben")
     assert await chat.inbox(ben, read=False) == []
+
+
+async def test_who_is_removed_while_their_words_wait_says_nothing_and_is_no_member_again(place):
+    chat = place.home.room.chat
+    await secret(place)
+    ben, _ = await place.person("ben"), await place.person("vera")
+    await chat.join(place.anna, "secret", "ben", subscribed=True)
+    left, posted, brought = await place.in_turn(
+        "secret",
+        chat.leave(place.anna, "secret", "ben"),
+        place.post("still here", by=ben, channel="secret"),
+        chat.join(ben, "secret", "vera", subscribed=True),
+    )
+    assert left is None
+    assert isinstance(posted, NotFound)
+    assert isinstance(brought, NotFound)
+    assert [member.handle for member in await chat.list_members(place.anna, "secret")] == ["anna"]
+    assert await chat.history(place.anna, "secret") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"), [({"archived": True}, Conflict), ({"post_policy": "owner"}, Forbidden)]
+)
+async def test_what_a_channel_has_become_meanwhile_counts_for_words_that_wait(place, change, refusal):
+    chat, ben = place.home.room.chat, await place.person("ben")
+    _, posted = await place.in_turn(
+        "general", chat.edit_channel(place.anna, "general", **change), place.post("me too", by=ben)
+    )
+    assert isinstance(posted, refusal)
+    assert await chat.history(place.anna, "general") == []
+
+
+async def test_who_gave_the_channel_away_meanwhile_changes_nothing_in_it(place):
+    """Pins and topics wait for the same row as posts, and are refused as those are."""
+    chat, ben = place.home.room.chat, await place.person("ben")
+    said = (await place.post("pin me", by=ben)).message
+    _, pinned, renamed = await place.in_turn(
+        "general",
+        chat.edit_channel(place.anna, "general", post_policy="owner"),
+        chat.pin(ben, "general", [said.id], expected=[]),
+        chat.edit_topic(ben, "general", said.topic_id, name="mine", archived=None),
+    )
+    assert isinstance(pinned, Forbidden)
+    assert isinstance(renamed, Forbidden)
+
+
+async def test_the_same_request_in_another_channel_is_another_message_and_tells_nothing_of_the_first(place):
+    await secret(place)
+    await place.post("deploy", channel="secret", request_id="r")
+    with pytest.raises(Invalid) as refused:
+        await place.post("deploy", request_id="r")
+    assert (refused.value.code, refused.value.current) == ("request_id_reused", None)
+    assert await place.home.room.chat.history(place.anna, "general") == []
+
+
+async def test_a_retry_of_what_was_said_before_the_channel_was_archived_tells_that_it_was(place):
+    first = await place.post("last words", request_id="r")
+    await place.home.room.chat.edit_channel(place.anna, "general", archived=True)
+    again = await place.post("last words", request_id="r")
+    assert (again.new, again.message.id) == (False, first.message.id)
+
+
+async def test_who_closes_a_channel_that_was_nobodys_owns_it_and_is_in_it(place):
+    chat, card = place.home.room.chat, await place.card()
+    await chat.comment(
+        place.anna, card.key, blocks=[{"type": "text", "text": "x"}], mentions=[], request_id="a"
+    )
+    ben = await place.person("ben")
+    closed = await chat.edit_channel(ben, "ops", visibility="shared")
+    assert closed.owner_id == ben.account_id
+    # and so is not shut out by their own deed
+    assert (await chat.get_channel(ben, "ops")).visibility == "shared"
+    assert {member.handle for member in await chat.list_members(ben, "ops")} == {"anna", "ben"}
+    assert [json.loads(row["data"])["member"]["handle"] for row in await place.events("member.joined")][
+        -1
+    ] == "ben"
+    with pytest.raises(Forbidden):
+        await chat.edit_channel(place.anna, "ops", visibility="open")
+    assert (await chat.edit_channel(ben, "ops", visibility="open")).visibility == "open"
 
 
 async def test_a_channel_in_which_its_owner_alone_speaks(place):
@@ -128,13 +208,7 @@ async def test_the_same_post_at_once_is_one(place):
 
 
 async def test_a_comment_on_a_card_is_a_message_of_its_topic(place):
-    services = place.home.services
-    from mainspring.boards.model import BoardState, NewCard
-
-    await services.boards.create_board(
-        place.anna, key="OPS", name="Operations", states=[BoardState(name="todo")], reflect={}
-    )
-    card = await services.boards.create_card(place.anna, "OPS", NewCard(title="a card"))
+    services, card = place.home.services, await place.card()
     say = [{"type": "text", "text": "looks fine"}]
     first = await services.talk.chat.comment(place.anna, card.key, blocks=say, mentions=[], request_id="a")
     await services.talk.chat.comment(place.anna, str(card.id), blocks=say, mentions=[], request_id="b")

@@ -15,23 +15,15 @@ import uvicorn
 
 from mainspring.boards.model import BoardState, NewCard
 from mainspring.cli import main
-from mainspring.server.app import create_app
 from tests.agents.conftest import Listening
 from tests.cli.conftest import CLEAN, DEADLINE_SECONDS
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
-@pytest.fixture(scope="session")
-def app(home):
-    """One for all: the framework describes every route anew for each app that it makes."""
-    return create_app(home.services)
-
-
 @pytest.fixture
 async def url(app, home) -> AsyncIterator[str]:
     """The address of a server whose streams are told what is committed; no other loop of it runs."""
-    app.state.closing = asyncio.Event()
     server = Listening(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mainspring.rooms import Forbidden
+from mainspring.rooms import Forbidden, Invalid
 
 HOUR = 3600.0
 _WAITING = "select count(*) from pg_locks where not granted"
@@ -54,6 +54,39 @@ async def test_a_mention_in_a_later_block_and_in_an_edit_before_the_settle_count
     await author.settle(1)
     await place.drain()
     assert [row["key"].split(":")[0] for row in await place.effects("steer")] == [str(named.message.id)]
+
+
+async def test_an_edit_before_the_settle_calls_whom_it_names_and_one_after_it_nobody_else(place):
+    author = await place.reader("author")
+    for handle in ("first", "second"):
+        await place.agent(handle, subscribed=False)
+    await author.beat(turn=1)
+    posted = (await author.post("for the first", mentions=["first"], turn=1)).message
+
+    async def edit(text, mentions, **more):
+        return await place.home.room.chat.edit(
+            author.actor,
+            posted.id,
+            blocks=[{"type": "text", "text": text}],
+            mentions=mentions,
+            expected_revision=None,
+            **more,
+        )
+
+    edited = await edit("for the second", ["@Second"], speaking=author.speaking(1))
+    assert (edited.revision, edited.settled_by) == (2, None)
+    with pytest.raises(Invalid, match="nobody called third"):
+        await edit("for the third", ["third"])
+    with pytest.raises(Forbidden):
+        await edit("for all", ["everyone"])
+    await author.settle(1)
+    await place.drain()
+    assert await place.owed(posted) == {"second": "steer"}
+    # the same again says nothing new of whom it calls; another call would reach nobody, and is refused
+    assert (await edit("for the second, as I said", ["second"])).revision == 3
+    with pytest.raises(Invalid, match="/mentions"):
+        await edit("for the first, after all", ["first"])
+    assert (await place.message(posted.id)).text == "for the second, as I said"
 
 
 async def test_a_persons_mention_stands_in_any_block(place):

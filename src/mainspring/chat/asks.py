@@ -51,7 +51,8 @@ class MessageAskService:
         return found[0]
 
     async def answer(self, actor: Actor, ask_id: UUID, text: str) -> MessageAsk:
-        """Answer a question: the first answer counts. Raises NotFound, Invalid, and Conflict when another was quicker."""
+        """Answer a question: the first answer counts. Raises NotFound, Invalid, Forbidden, and Conflict when another was quicker, or
+        nothing is said there any more."""
         async with self._spine.open(actor.tenant_id) as tx:
             found = await read_asks(tx.handle, tx.tenant, [ask_id], actor.account_id)
             if not found:
@@ -60,7 +61,10 @@ class MessageAskService:
             said = checked_answer(ask, text)
             # answers of one channel come in turn, and see what the one before has come to
             await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, ask.channel_id)
-            [ask] = await read_asks(tx.handle, tx.tenant, [ask_id], actor.account_id)
+            found = await read_asks(tx.handle, tx.tenant, [ask_id], actor.account_id)
+            if not found:
+                raise NotFound("ask", ask_id)
+            [ask] = found
             if ask.state == "answered":
                 if ask.answered_by_id == actor.account_id and ask.answer == said:
                     return ask

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mainspring.chat import mentions
-from mainspring.chat.model import Block, Broadcast, NewMessage
+from mainspring.chat.model import Block, Broadcast, Called, NewMessage
 from mainspring.rooms import AccountKind, FieldError, Forbidden, Invalid
 
 BLOCKS_MAX: Final = 50
@@ -122,34 +122,51 @@ def new_message(
     author_kind: AccountKind,
     may_broadcast: bool,
 ) -> NewMessage:
-    """Return a message that is about to be posted. Raises Invalid, and Forbidden for a call to everybody that is not the author's to make.
-
-    A person calls by `@` in the text, or by name; an agent by name alone: its `@` is a letter.
-    """
+    """Return a message that is about to be posted. Raises Invalid, and Forbidden for a call to everybody that is not the author's to make."""
     if not 1 <= len(request_id) <= REQUEST_LENGTH_MAX or "\0" in request_id:
         raise Invalid(FieldError("/request_id", f"1 to {REQUEST_LENGTH_MAX} characters"))
-    if len(named) > MENTIONS_MAX:
-        raise Invalid(FieldError("/mentions", f"at most {MENTIONS_MAX}"))
     kept = blocks(given)
-    means = {name.strip().lstrip("@").lower() for name in named}
-    if author_kind == "human":
-        means |= {
-            name for block in kept if block["type"] == "text" for name in mentions.called(block["text"])
-        }
-    everybody = _everybody(means)
-    if everybody is not None and not (author_kind == "human" or may_broadcast):
-        raise Forbidden(f"@{everybody} asks for a person, or a token with the extra broadcast")
+    means = _means(named, kept, author_kind)
+    whom = _called(means, author_kind, may_broadcast=may_broadcast)
     name = topic_name(DEFAULT_TOPIC if topic is None else topic)
     told = [name.casefold(), kept, sorted(means), final]
     return NewMessage(
         topic=name,
         blocks=kept,
-        mentions=frozenset(means - set(_BROADCASTS)),
-        broadcast=everybody,
+        mentions=whom.mentions,
+        broadcast=whom.broadcast,
         request_id=request_id,
         sent=hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest(),
         final=final,
     )
+
+
+def called(
+    named: Sequence[str], kept: Sequence[Block], *, author_kind: AccountKind, may_broadcast: bool
+) -> Called:
+    """Return whom a message calls. Raises Invalid, and Forbidden for a call to everybody that is not the author's to make.
+
+    A person calls by `@` in the text, or by name; an agent by name alone: its `@` is a letter.
+    """
+    return _called(_means(named, kept, author_kind), author_kind, may_broadcast=may_broadcast)
+
+
+def _means(named: Sequence[str], kept: Sequence[Block], author_kind: AccountKind) -> set[str]:
+    if len(named) > MENTIONS_MAX:
+        raise Invalid(FieldError("/mentions", f"at most {MENTIONS_MAX}"))
+    means = {name.strip().lstrip("@").lower() for name in named}
+    if author_kind == "human":
+        means |= {
+            name for block in kept if block["type"] == "text" for name in mentions.called(block["text"])
+        }
+    return means
+
+
+def _called(means: set[str], author_kind: AccountKind, *, may_broadcast: bool) -> Called:
+    everybody = _everybody(means)
+    if everybody is not None and not (author_kind == "human" or may_broadcast):
+        raise Forbidden(f"@{everybody} asks for a person, or a token with the extra broadcast")
+    return Called(mentions=frozenset(means - set(_BROADCASTS)), broadcast=everybody)
 
 
 def _everybody(means: set[str]) -> Broadcast | None:

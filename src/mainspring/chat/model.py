@@ -124,6 +124,14 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """Whom a message calls, from checked input: by handle, and all of its channel at once."""
+
+    mentions: frozenset[str] = frozenset()
+    broadcast: Broadcast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
     """A message about to be posted, from checked input."""
 

@@ -1,26 +1,32 @@
 """What a run asks is said in its card's topic, and so is the answer.
 
-Takes `ask.opened` and `ask.answered` of runs with a card; owes a `note` each. The executor posts it as whoever spoke, in one transaction
-with the row's settle: if it dies here, nothing was posted.
+Takes `ask.opened` and `ask.answered` of runs with a card; owes a `note` each. The executor posts it as whoever spoke, where they may, in
+one transaction with the row's settle: if it dies here, nothing was posted. It makes nobody a member of anything.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from mainspring.chat import verbs
 from mainspring.chat.model import Cards, NewMessage
 from mainspring.db import Scope
-from mainspring.rooms import Actor, ServerSpine, Tx
+from mainspring.rooms import Actor, Conflict, Forbidden, NotFound, Refusal, ServerSpine, Tx
 from mainspring.spine.effects import Done, Dropped, Effect, EffectKind, NewEffect, Outcome
 from mainspring.spine.events import Cause, Event
 from mainspring.spine.executors import Transactional
 from mainspring.spine.ports import EventLog, NotOwed, Owes, Verdict
 
 NOTE: Final = EffectKind(name="note", transactional=True, lease_seconds=10)
+# whoever reads of the effect may not see the channel: its name is not told
+_WHY: Final[Mapping[type[Refusal], str]] = {
+    NotFound: "not seen by who spoke",
+    Conflict: "channel archived",
+    Forbidden: "owner posts alone",
+}
 
 
 class Notes:
@@ -66,7 +72,10 @@ class Noter:
             request_id=f"note:{event.seq}",
             sent=hashlib.sha256(effect.key.encode()).digest(),
         )
-        message, _ = await verbs.post(tx, channel, new, _speaker(event), topic=topic)
+        try:
+            message, _ = await verbs.post(tx, channel, new, _speaker(event), topic=topic, joins=False)
+        except (NotFound, Conflict, Forbidden) as refused:
+            return Dropped(_WHY[type(refused)])
         return Done(f"message {message.id}")
 
 

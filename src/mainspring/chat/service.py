@@ -32,7 +32,6 @@ _OF_TOPIC = SQL["messages_of_topic"]
 _OF_TOPIC_AFTER = SQL["messages_of_topic_after"]
 _SEARCH = SQL["search"]
 _RAREST = SQL["rarest_word"]
-_LOCK_CHANNEL = SQL["lock_channel"]
 _WRITE_CHANNEL = SQL["write_channel"]
 _PINS = SQL["pins"]
 _DROP_PINS = SQL["drop_pins"]
@@ -95,7 +94,7 @@ class ChatService:
             if made is None:
                 raise Conflict(f"there is a channel {name} already", code="channel_name_taken")
             channel = await _seen(tx.handle, actor, str(made), as_engine=True)
-            await _join(tx, channel, _itself(actor), actor, subscribed=True)
+            await _add_member(tx, channel, _itself(actor), actor, subscribed=True)
             return channel
 
     async def list_channels(
@@ -126,9 +125,9 @@ class ChatService:
         Raises NotFound, Invalid, and Conflict when the channel is full.
         """
         async with self._spine.open(actor.tenant_id) as tx:
-            channel = await _seen(tx.handle, actor, ref)
+            channel = await _locked(tx, actor, ref)
             who = await _account(tx, actor, handle)
-            return await _join(tx, channel, who, actor, subscribed=subscribed)
+            return await _add_member(tx, channel, who, actor, subscribed=subscribed)
 
     async def leave(self, actor: Actor, ref: str, handle: str | None) -> None:
         """End an account's membership; without a handle, the actor's. Others are removed by the channel's owner alone.
@@ -136,11 +135,10 @@ class ChatService:
         Raises NotFound, Forbidden.
         """
         async with self._spine.open(actor.tenant_id) as tx:
-            channel = await _seen(tx.handle, actor, ref)
+            channel = await _locked(tx, actor, ref)
             who = await _account(tx, actor, handle)
             if who.account_id != actor.account_id:
                 _owns(channel, actor)
-            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
             if await tx.handle.execute(_LEAVE, tx.tenant, channel.id, who.account_id):
                 _append_member(tx, "member.left", channel, who, actor)
 
@@ -154,15 +152,23 @@ class ChatService:
         post_policy: PostPolicy | None = None,
         archived: bool | None = None,
     ) -> Channel:
-        """Change what is given. The channel's owner alone may, or anybody where it has none. Raises NotFound, Forbidden."""
+        """Change what is given. The channel's owner alone may, or anybody where it has none. Raises NotFound, Forbidden.
+
+        Who narrows who may speak or read in a channel that is nobody's owns it from then on; who closes one is a member of it.
+        """
         async with self._spine.open(actor.tenant_id) as tx:
-            channel = await _seen(tx.handle, actor, ref)
+            channel = await _locked(tx, actor, ref)
             _owns(channel, actor)
-            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
-            channel = await _seen(tx.handle, actor, str(channel.id))
+            closes = visibility == "shared" and channel.visibility == "open"
             owner = channel.owner_id
-            if post_policy == "owner" and owner is None:
+            if owner is None and (closes or post_policy == "owner"):
                 owner = actor.account_id
+            if (
+                closes
+                and await reads.membership(tx.handle, tx.tenant, channel.id, _itself(actor).account_id)
+                is None
+            ):
+                await _add_member(tx, channel, _itself(actor), actor, subscribed=True)
             await tx.handle.execute(
                 _WRITE_CHANNEL,
                 tx.tenant,
@@ -191,9 +197,8 @@ class ChatService:
         if len(messages) > PINS_MAX or len(set(messages)) < len(messages):
             raise Invalid(FieldError("/messages", f"at most {PINS_MAX}, each once"))
         async with self._spine.open(actor.tenant_id) as tx:
-            channel = await _seen(tx.handle, actor, ref)
-            _may_post(channel, actor)
-            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            channel = await _locked(tx, actor, ref)
+            verbs.may_speak(channel, actor)
             now = [message.id for message in await _pins(tx.handle, tx.tenant, channel)]
             if now != list(expected):
                 raise Conflict(f"pinned are {', '.join(map(str, now)) or 'none'} by now", code="pins_changed")
@@ -213,9 +218,8 @@ class ChatService:
         """Rename a topic, archive it, or bring it back. Raises NotFound, Invalid, Forbidden, and Conflict for a name that is taken."""
         new_name = None if name is None else checks.topic_name(name, pointer="/name")
         async with self._spine.open(actor.tenant_id) as tx:
-            channel = await _seen(tx.handle, actor, ref)
-            _may_post(channel, actor)
-            await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+            channel = await _locked(tx, actor, ref)
+            verbs.may_speak(channel, actor)
             topic = await reads.read_topic(tx.handle, tx.tenant, topic_id)
             if topic is None or topic.channel_id != channel.id:
                 raise NotFound("topic", topic_id)
@@ -274,7 +278,6 @@ class ChatService:
         async with self._spine.open(actor.tenant_id) as tx:
             session = None if speaking is None else await _speaker(tx, actor, speaking)
             channel = await _seen(tx.handle, actor, ref)
-            _may_post(channel, actor)
             turn = None if speaking is None else _turn(session, speaking)
             answers = None
             if session is not None and speaking is not None and speaking.delivery_id is not None:
@@ -311,7 +314,6 @@ class ChatService:
                 may_broadcast=may_broadcast,
             )
             channel = await _seen(tx.handle, actor, str((await verbs.channel_of_board(tx, card.board)).id))
-            _may_post(channel, actor)
             topic = await verbs.topic_of_card(tx, card)
             message, is_new = await verbs.post(tx, channel, new, actor, topic=topic)
             reach(FaultPoint.POST_BEFORE_COMMIT)
@@ -325,10 +327,15 @@ class ChatService:
         *,
         blocks: Sequence[Mapping[str, Any]] | None,
         expected_revision: int | None,
+        mentions: Sequence[str] | None = None,
         final: bool = False,
         speaking: Speaking | None = None,
+        may_broadcast: bool = False,
     ) -> Message:
-        """Give the actor's own message new blocks, settle it early, or both. Raises NotFound, Invalid, Conflict."""
+        """Give the actor's own message new blocks, let it call others while it is held, settle it early, or all of that.
+
+        Raises NotFound, Invalid, Forbidden, Conflict.
+        """
         kept = None if blocks is None else checks.blocks(blocks)
         async with self._spine.open(actor.tenant_id) as tx:
             if speaking is not None:
@@ -344,7 +351,11 @@ class ChatService:
                 raise Conflict(
                     f"it is at revision {message.revision}, not {expected_revision}", code="message_edited"
                 )
-            return await verbs.edit(tx, message, message.blocks if kept is None else kept, actor, final=final)
+            says = message.blocks if kept is None else kept
+            called = None
+            if mentions is not None:
+                called = checks.called(mentions, says, author_kind=actor.kind, may_broadcast=may_broadcast)
+            return await verbs.edit(tx, message, says, actor, final=final, called=called)
 
     async def get_message(self, actor: Actor, message_id: UUID) -> Message:
         """Return a message. Raises NotFound."""
@@ -447,6 +458,11 @@ async def _seen(scope: Scope, actor: Actor, ref: str, *, as_engine: bool = False
     return channel
 
 
+async def _locked(tx: Tx, actor: Actor, ref: str) -> Channel:
+    """Return a channel as it is now that its row is locked. Raises NotFound."""
+    return await verbs.lock_channel(tx, await _seen(tx.handle, actor, ref), actor)
+
+
 async def _account(tx: Tx, actor: Actor, handle: str | None) -> Member:
     if handle is None:
         return _itself(actor)
@@ -458,8 +474,8 @@ async def _account(tx: Tx, actor: Actor, handle: str | None) -> Member:
     return Member(account_id=row["id"], kind=row["kind"], handle=row["handle"], subscribed=False)
 
 
-async def _join(tx: Tx, channel: Channel, who: Member, actor: Actor, *, subscribed: bool) -> Member:
-    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+async def _add_member(tx: Tx, channel: Channel, who: Member, actor: Actor, *, subscribed: bool) -> Member:
+    """Make an account a member of a channel that this transaction has locked, or made."""
     joined = await tx.handle.fetchval(_JOIN, tx.tenant, channel.id, who.account_id, subscribed)
     if joined:
         if await tx.handle.fetchval(_COUNT_MEMBERS, tx.tenant, channel.id) > MEMBERS_MAX:
@@ -476,13 +492,6 @@ async def _pins(scope: Scope, tenant: UUID, channel: Channel) -> list[Message]:
 def _owns(channel: Channel, actor: Actor) -> None:
     if channel.owner_id not in (None, actor.account_id):
         raise Forbidden("a channel is changed by its owner")
-
-
-def _may_post(channel: Channel, actor: Actor) -> None:
-    if channel.archived_at is not None:
-        raise Conflict(f"channel {channel.name} is archived", code="channel_archived")
-    if channel.post_policy == "owner" and channel.owner_id != actor.account_id:
-        raise Forbidden(f"nobody but its owner posts to {channel.name}")
 
 
 async def _speaker(tx: Tx, actor: Actor, speaking: Speaking) -> model.Session:

@@ -17,6 +17,7 @@ from mainspring.boards.model import Board, Card
 from mainspring.chat import model, reads, words
 from mainspring.chat.model import (
     Block,
+    Called,
     Channel,
     Member,
     Message,
@@ -30,7 +31,7 @@ from mainspring.chat.questions import open_asks
 from mainspring.chat.rows import SQL, session_of, topic_of
 from mainspring.db import Scope
 from mainspring.ids import new_id
-from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, Tx
+from mainspring.rooms import Actor, Conflict, FieldError, Forbidden, Invalid, NotFound, Tx
 from mainspring.spine.events import Cause, NewEvent, Trust, least_trusted
 
 _LOCK_CHANNEL = SQL["lock_channel"]
@@ -76,6 +77,26 @@ async def read_sessions(scope: Scope, tenant: UUID, ids: Collection[UUID]) -> li
 # Posting ------------------------------------------------------------------------------------------------------
 
 
+async def lock_channel(tx: Tx, channel: Channel, actor: Actor) -> Channel:
+    """Lock a channel that the actor sees until the transaction ends and return it as it is then. Raises NotFound.
+
+    What it was before counts for nothing: whoever held the lock may have archived it, or taken the actor out of it.
+    """
+    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
+    found = await reads.find_channel(tx.handle, tx.tenant, actor.account_id, str(channel.id))
+    if found is None:
+        raise NotFound("channel", channel.name)
+    return found
+
+
+def may_speak(channel: Channel, actor: Actor) -> None:
+    """Raise Conflict where nothing is said any more, and Forbidden where that is its owner's alone."""
+    if channel.archived_at is not None:
+        raise Conflict(f"channel {channel.name} is archived", code="channel_archived")
+    if channel.post_policy == "owner" and channel.owner_id != actor.account_id:
+        raise Forbidden(f"nobody but its owner posts to {channel.name}")
+
+
 async def post(
     tx: Tx,
     channel: Channel,
@@ -86,17 +107,23 @@ async def post(
     turn: int | None = None,
     topic: Topic | None = None,
     answers: Cause | None = None,
+    joins: bool = True,
 ) -> tuple[Message, bool]:
-    """Post a message to a channel that its author sees and may post to; return it, and whether it is new.
+    """Post a message; return it, and whether it is new. Raises NotFound, Conflict or Forbidden where its author may not, and Invalid.
 
     The same request is the same message. `session` is locked, and is the author's. `topic` is where it goes, if not by its name.
-    `answers` is what it descends from, if its author says which delivery it answers.
+    `answers` is what it descends from, if its author says which delivery it answers. `joins`: who posts to an open channel is a
+    member from then on.
     """
-    await tx.handle.execute(_LOCK_CHANNEL, tx.tenant, channel.id)
-    if (stored := await _posted_before(tx, new, actor)) is not None:
+    channel = await lock_channel(tx, channel, actor)
+    if (stored := await _posted_before(tx, channel, new, actor)) is not None:
         return stored, False
+    may_speak(channel, actor)
     topic = topic or await make_topic(tx, channel, new.topic)
-    await tx.handle.execute(_JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, actor.kind == "human")
+    if joins and channel.visibility == "open":
+        await tx.handle.execute(
+            _JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, actor.kind == "human"
+        )
     mentions = await _accounts(tx, new.mentions, actor)
     held = model.is_held(session, turn) and not new.final
     message_id = new_id()
@@ -158,10 +185,12 @@ async def topic_of_card(tx: Tx, card: Card) -> Topic:
     return topic_of(row) if row is not None else await make_topic(tx, channel, card.key, card_id=card.id)
 
 
-async def _posted_before(tx: Tx, new: NewMessage, actor: Actor) -> Message | None:
+async def _posted_before(tx: Tx, channel: Channel, new: NewMessage, actor: Actor) -> Message | None:
     row = await tx.handle.fetchrow(_MESSAGE_OF_REQUEST, tx.tenant, actor.account_id, new.request_id)
     if row is None:
         return None
+    if row["channel_id"] != channel.id:  # its author may not see that one any more, and is not told of it
+        raise _taken(new, None)
     [stored] = await reads.read_messages(tx.handle, tx.tenant, [row["id"]])
     if row["sent"] != new.sent:
         raise _taken(new, stored)
@@ -219,16 +248,32 @@ async def lock_message(tx: Tx, message_id: UUID) -> Message | None:
     return (await reads.read_messages(tx.handle, tx.tenant, [message_id]))[0]
 
 
-async def edit(tx: Tx, message: Message, blocks: Sequence[Block], actor: Actor, *, final: bool) -> Message:
-    """Give a locked message new blocks. What was settled for its author, not by them, settles again, and is owed again to whoever
-    was owed it before; any other edit of a settled message owes nothing."""
-    changed = tuple(blocks) != tuple(message.blocks)
+async def edit(
+    tx: Tx,
+    message: Message,
+    blocks: Sequence[Block],
+    actor: Actor,
+    *,
+    final: bool,
+    called: Called | None = None,
+) -> Message:
+    """Give a locked message new blocks, and while it is held others to call. What was settled for its author, not by them, settles
+    again, and is owed again to whoever was owed it before; any other edit of a settled message owes nothing. Raises Invalid."""
+    mentions, broadcast = list(message.mentions), message.broadcast
+    if called is not None:
+        mentions, broadcast = await _accounts(tx, called.mentions, actor), called.broadcast
+    calls_others = set(mentions) != set(message.mentions) or broadcast != message.broadcast
+    if message.settled_by is not None and calls_others:
+        raise Invalid(FieldError("/mentions", "whom it calls stays as it was, once the message has settled"))
     if message.settled_by is not None and _questions(blocks) != _questions(message.blocks):
         raise Invalid(
             FieldError("/blocks", "questions stay as they were asked, once the message has settled")
         )
+    changed = calls_others or tuple(blocks) != tuple(message.blocks)
     if changed:
-        await tx.handle.fetchval(_WRITE_EDIT, tx.tenant, message.id, message.revision, list(blocks))
+        await tx.handle.fetchval(
+            _WRITE_EDIT, tx.tenant, message.id, message.revision, list(blocks), mentions, broadcast
+        )
         [message] = await reads.read_messages(tx.handle, tx.tenant, [message.id])
         found = words.words(message.text)
         await tx.handle.execute(_DROP_WORDS, tx.tenant, message.id, found)

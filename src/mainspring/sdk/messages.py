@@ -100,9 +100,14 @@ class Posted:
     client: Client = field(repr=False, compare=False)
     speaking: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    async def edit(self, text: str, *, final: bool = False) -> None:
-        """Let it say this from now on. `final`: it settles at once, though the turn goes on, and is not edited any more."""
+    async def edit(self, text: str, *, mentions: Sequence[str] | None = None, final: bool = False) -> None:
+        """Let it say this from now on, and call these, if they are given, in the place of those whom it called.
+
+        `final`: it settles at once, though the turn goes on. What has settled calls nobody else: Refused when it should.
+        """
         body: dict[str, Any] = {"text": clean(text), "final": final}
+        if mentions is not None:
+            body["mentions"] = list(mentions)
         if self.speaking is not None:
             body["session"] = dict(self.speaking)
         said = await self.client.call("PATCH", f"/messages/{segment(self.id)}", body=body)
@@ -119,7 +124,10 @@ async def post(
     speaking: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Posted:
-    """Post a message, once for its request id: said before in other words, it says these from now on. Raises Refused."""
+    """Post a message, once for its request id: said before in other words, it says these from now on.
+
+    Raises Refused when it was said elsewhere, or has settled and called others: an edit would not be what is asked for.
+    """
     body: dict[str, Any] = {"text": clean(text), "request_id": request_id, "mentions": list(mentions), **more}
     if speaking is not None:
         body["session"] = dict(speaking)
@@ -127,12 +135,16 @@ async def post(
         said = await client.call("POST", path, body=body)
     except Refused as taken:
         before = taken.problem.get("current")
-        if taken.code != TAKEN or not isinstance(before, Mapping):
+        if taken.code != TAKEN or not isinstance(before, Mapping) or _is_elsewhere(before, more.get("topic")):
             raise
         posted = Posted(before["id"], before["text"], before["revision"], client, speaking)
-        await posted.edit(text)
+        await posted.edit(text, mentions=mentions, final=bool(more.get("final")))
         return posted
     return Posted(said["id"], said["text"], said["revision"], client, speaking)
+
+
+def _is_elsewhere(before: Mapping[str, Any], topic: str | None) -> bool:
+    return topic is not None and topic.strip().casefold() != str(before.get("topic")).casefold()
 
 
 class Reply:

@@ -37,7 +37,7 @@ select m.id from mainspring.messages m
  limit $4;
 
 -- name: message_of_request
-select id, sent from mainspring.messages where tenant_id = $1 and author_id = $2 and request_id = $3;
+select id, channel_id, sent from mainspring.messages where tenant_id = $1 and author_id = $2 and request_id = $3;
 
 -- name: add_message
 -- The next seq of its channel, whose row the caller has locked. A second post of the same name inserts nothing.
@@ -75,7 +75,7 @@ select id from mainspring.messages where tenant_id = $1 and id = $2 for no key u
 
 -- name: write_edit
 update mainspring.messages
-   set blocks = $4, revision = revision + 1, edited_at = clock_timestamp()
+   set blocks = $4, mentions = $5::uuid[], broadcast = $6, revision = revision + 1, edited_at = clock_timestamp()
  where tenant_id = $1 and id = $2 and revision = $3
 returning revision;
 

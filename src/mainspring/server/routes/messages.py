@@ -85,6 +85,11 @@ class Edit(BaseModel):
 
     text: str | None = Field(default=None, min_length=1, max_length=TEXT_LENGTH_MAX)
     blocks: list[dict[str, Any]] | None = Field(default=None, max_length=50)
+    mentions: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(
+        default=None,
+        max_length=100,
+        description="Whom it calls from now on, while it is held; what has settled calls whom it called",
+    )
     expected_revision: int | None = Field(default=None, ge=1)
     session: SessionClaim | None = None
     final: bool = False
@@ -256,7 +261,9 @@ async def edit_message(
         message,
         blocks=blocks,
         expected_revision=body.expected_revision,
+        mentions=body.mentions,
         final=body.final,
         speaking=speaking,
+        may_broadcast="broadcast" in caller.extras,
     )
     return shown(edited)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -298,22 +299,24 @@ async def _until_new(
     known: Collection[UUID],
     wait: float,
 ) -> tuple[Session, Collection[Delivery]]:
-    """Look, and look again when called or now and then, until there is a delivery that the caller does not have, or it is time."""
+    """Look, and look again when called or now and then, until there is a delivery that the caller does not have, or it is time.
+
+    Who waits is asked before every further look who they are: a token that was revoked meanwhile is given nothing more.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
     with waits.waiting(actor.tenant_id, session) as woken:
         while True:
-            woken.clear()
             held, found = await service.inbox(actor, session, claim_id)
             left = until - loop.time()
             if left <= 0 or any(delivery.id not in known for delivery in found):
                 return held, found
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(
                     woken.wait(), min(left, LOOKS_AGAIN_SECONDS, service.policy.lease_seconds / 3)
                 )
-            except TimeoutError:
-                await authenticate(request)  # who waits long is looked at again
+            woken.clear()
+            await authenticate(request)
 
 
 def _ids(text: str) -> frozenset[UUID]:
