@@ -132,6 +132,43 @@ async def test_every_term_and_option_has_a_flag(cli):
     assert (await cli("rule", "create", "x", "--field", "team", "--launch", "echo"))[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("wrong", "flags", "exit_code", "told"),
+    [
+        ({"do": []}, (), 1, "/do"),
+        ({"do": []}, ("--launch", "echo"), 2, ": do must be an object"),
+        ({"do": {"launch": "echo"}}, ("--prompt", "p"), 2, "do.launch must be an object"),
+        ({"when": []}, ("--kind", "card.moved"), 2, "when must be an object"),
+        ({"options": 1}, ("--recheck",), 2, "options must be an object"),
+    ],
+)
+async def test_a_file_that_is_no_rule_is_refused_in_words_with_and_without_flags(
+    cli, wrong, flags, exit_code, told
+):
+    rule = {"name": "r", "when": {"kinds": ["card.moved"]}, "do": {"launch": {"agent": "echo"}}}
+    code, out, err = await cli("rule", "create", "--file", "-", *flags, stdin=json.dumps({**rule, **wrong}))
+    assert (code, out, told in err, "Traceback" in err) == (exit_code, "", True, False), err
+
+
+async def test_flags_are_laid_over_what_a_file_leaves_out(cli):
+    read = {"name": "r", "when": {"kinds": ["card.moved"]}, "do": None}
+    code, out, _ = await cli(
+        "rule",
+        "create",
+        "--file",
+        "-",
+        "--board",
+        "ops",
+        "--launch",
+        "echo",
+        "--json",
+        stdin=json.dumps(read),
+    )
+    made = json.loads(out)
+    assert (code, made["when"]) == (0, {"kinds": ["card.moved"], "boards": ["OPS"]})
+    assert made["do"]["launch"]["agent"] == "echo"
+
+
 async def test_a_rule_is_paused_resumed_and_tried_out(cli, house, tmp_path):
     await cli("rule", "create", "r", "--kind", "card.moved", "--to-state", "ready", "--launch", "echo")
     code, out, _ = await cli("rule", "pause", "r", "--because", "looking into it")

@@ -156,7 +156,6 @@ def create(
     file
         A file with the whole rule as JSON, as the API takes it; - reads stdin. Flags are laid over it.
     """
-    terms = when.as_json()
     if file == "-" and do.prompt == "-":
         raise CliError("--file - and --prompt - cannot both read stdin", code=ExitCode.USAGE)
     body = _read(file) if file is not None else {}
@@ -164,10 +163,10 @@ def create(
         body["name"] = name
     if disabled:
         body["enabled"] = False
-    _over(body, "when", terms)
-    _over(body, "options", options.as_json())
+    _over(body, when.as_json(), "when")
+    _over(body, options.as_json(), "options")
     for action, said in do.as_json().items():
-        _over(body.setdefault("do", {}), action, said)
+        _over(body, said, "do", action)
     written = Client.here().post("rules", body)
     for remark in written["remarks"]:
         say(f"{remark['pointer']}: {remark['detail']}")
@@ -298,10 +297,21 @@ def _read(file: str) -> dict[str, Any]:
     return read
 
 
-def _over(body: dict[str, Any], part: str, flags: Mapping[str, Any]) -> None:
-    if flags:
-        below = body.get(part)
-        body[part] = {**(below if isinstance(below, dict) else {}), **flags}
+def _over(body: dict[str, Any], flags: Mapping[str, Any], *path: str) -> None:
+    """Lay flags over the object at a path of what was read, made where there is none."""
+    if not flags:
+        return
+    below = body
+    for n, part in enumerate(path, start=1):
+        if below.get(part) is None:
+            below[part] = {}
+        below = below[part]
+        if not isinstance(below, dict):
+            where = ".".join(path[:n])
+            raise CliError(
+                f"--file: {where} must be an object for flags to be laid over it", code=ExitCode.USAGE
+            )
+    below.update(flags)
 
 
 def _when(rule: Mapping[str, Any]) -> str:
