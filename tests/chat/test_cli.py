@@ -286,6 +286,24 @@ async def test_a_channel_is_changed_and_messages_pinned(cli):
     ] == "#general  [open]  its owner posts  All\n"
 
 
+async def test_a_topic_is_renamed_archived_and_brought_back(cli):
+    said = json.loads((await cli("post", "general", "one", "--topic", "North / South", "--json"))[1])
+    await cli("post", "general", "two", "--topic", "other")
+    code, out, _ = await cli("channel", "topic", "#general", "north / south", "--rename", "Pumps")
+    assert (code, out) == (0, "#general › Pumps\n")
+    code, out, _ = await cli("channel", "topic", "general", said["topic_id"], "--archive", "--json")
+    assert (code, json.loads(out)["name"], json.loads(out)["archived_at"] is None) == (0, "Pumps", False)
+    assert [one["name"] for one in rows((await cli("channel", "topics", "general", "--json"))[1])] == [
+        "other"
+    ]
+    code, out, _ = await cli("channel", "topic", "general", "pumps", "--no-archive")
+    assert (code, out) == (0, "#general › Pumps\n")
+    assert (await cli("channel", "topic", "general", "pumps", "--rename", "OTHER"))[0] == 5
+    code, _, err = await cli("channel", "topic", "general", "nowhere", "--archive")
+    assert (code, "no topic nowhere in general" in err) == (3, True)
+    assert (await cli("channel", "topic", "general", "pumps"))[0] == 2
+
+
 async def test_a_question_in_a_channel_is_listed_and_answered(cli, place):
     reader = await place.reader("coder")
     ask = {"type": "ask", "id": "q", "question": "Which region?", "options": ["eu", "us"]}

@@ -168,6 +168,34 @@ def topics(
 
 
 @app.command
+def topic(
+    channel: _Channel,
+    topic: Annotated[str, Parameter(help="Its name or id.")],
+    *,
+    rename: str | None = None,
+    archive: bool | None = None,
+    json: Json = False,
+) -> int:
+    """Rename a topic of a channel, archive it, or bring it back; what was said in it stays in it.
+
+    Parameters
+    ----------
+    rename
+        What it is called from now on.
+    archive
+        It is listed no more, until somebody speaks in it; --no-archive lists it again.
+    """
+    given = {"name": rename, "archived": archive}
+    changed = {field: value for field, value in given.items() if value is not None}
+    if not changed:
+        raise CliError("say what to change: --rename, --archive", code=ExitCode.USAGE)
+    client = Client.here()
+    found = client.patch(f"{_path(channel)}/topics/{_topic_id(client, channel, topic)}", changed)
+    emit(found, json, lambda one: _topic_line(channel, one))
+    return ExitCode.OK
+
+
+@app.command
 def history(
     channel: _Channel,
     *,
@@ -246,6 +274,15 @@ def _path(channel: str) -> str:
     return f"channels/{segment(channel)}"
 
 
+def _topic_id(client: Client, channel: str, topic: str) -> str:
+    """Return the id of a channel's topic; its name may be one that no path can hold."""
+    wanted = topic.strip().lower()
+    for one in client.pages(f"{_path(channel)}/topics", state="all"):
+        if wanted in (one["id"], one["name"].lower()):
+            return str(one["id"])
+    raise CliError(f"no topic {topic} in {channel.lstrip('#')}", code=ExitCode.NOT_FOUND)
+
+
 def _handle(account: str | None) -> str | None:
     return None if account is None else account.removeprefix("@")
 
@@ -255,6 +292,11 @@ def _line(channel: Mapping[str, Any]) -> str:
     posts = "" if channel["post_policy"] == "members" else "  its owner posts"
     archived = f"  archived {channel['archived_at']}" if channel["archived_at"] else ""
     return f"#{channel['name']}  [{channel['visibility']}]{posts}{purpose}{archived}"
+
+
+def _topic_line(channel: str, topic: Mapping[str, Any]) -> str:
+    archived = f"  archived {topic['archived_at']}" if topic["archived_at"] else ""
+    return f"#{channel.lstrip('#')} › {printable(topic['name'])}{archived}"
 
 
 def _joined(channel: str, member: Mapping[str, Any]) -> str:
