@@ -127,6 +127,23 @@ async def test_a_mention_is_answered_in_its_topic_and_acked(room: Room) -> None:
     assert no_thread_is_left()
 
 
+async def test_what_is_pinned_in_its_channels_is_at_the_handlers_hand(room: Room) -> None:
+    pinned = room.post("be brief", topic="manners")
+    room.call("PUT", f"/channels/{room.channel}/pins", {"messages": [pinned["id"]]})
+    runner = room.runner()
+
+    @runner.on_message(room.agent)
+    async def helper(message: Message, reply: Reply) -> None:
+        [pin] = [pin for pin in message.pins if pin.channel == message.channel]
+        await reply(f"{pin.author} said in {pin.topic}: {pin.text}")
+
+    async with AtWork(runner):
+        room.ask("how?")
+        await until(
+            lambda: room.said() == ["admin said in manners: be brief"], "an answer that knows the pin"
+        )
+
+
 async def test_an_answer_descends_from_what_it_answers(room: Room) -> None:
     runner = room.runner()
 

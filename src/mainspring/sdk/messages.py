@@ -29,6 +29,7 @@ class Message:
     """A message as it was read. `kind`: it mentions the agent (`steer`), or is read between turns (`deliver`).
 
     The same message comes again, with a higher `revision`, when its author could finish it only after it had settled.
+    `pins` are the pinned messages of the agent's channels as they were when its session began: what its context begins with.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Message:
     card_id: str | None
     trust: str
     blocks: Sequence[Mapping[str, Any]] = field(repr=False)
+    pins: Sequence[Message] = field(default=(), repr=False, compare=False)
     steers: Callable[[], AsyncIterator[Message]] = field(default=_none, repr=False, compare=False)
 
     def steering(self) -> AsyncIterator[Message]:

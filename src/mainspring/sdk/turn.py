@@ -80,7 +80,7 @@ class Turn:
     async def _handle(self) -> Ending:
         if self._why is not None:  # asked to stop before it began
             return Raised(asyncio.CancelledError())
-        message = replace(self._first.message, steers=self._steers)
+        message = replace(self._first.message, pins=self._session.pins, steers=self._steers)
         reply = Reply(self._client, message, self._first.id, self._session.speaking)
         handler = partial(self._listener.handler, message, reply)
         self._handling = asyncio.create_task(guarded(handler), name=f"{self._listener.handle} {message.id}")
