@@ -87,13 +87,15 @@ class TalkMachine(RuleBasedStateMachine):
         posted = self.run(self.place.post(text))
         self.said.append(Said(posted.message.id, "anna", text, settled=1))
 
-    @rule(name=who)
-    def an_agent_posts(self, name: str) -> None:
+    @rule(name=who, ahead=st.booleans())
+    def an_agent_posts(self, name: str, ahead: bool) -> None:
         text, reader = self.text(), self.sessions.get(name)
         if reader is None:
             posted = self.run(self.place.post(text, by=self.agents[name]))
             self.said.append(Said(posted.message.id, name, text, settled=1))
             return
+        if ahead:  # in a turn that was not told of: it begins
+            self.turns[name] += 1
         turn = self.turns[name]
         speaking = Speaking(session_id=reader.session.id, claim_id=reader.session.claim_id, turn=turn or None)
         posted = self.run(self.place.post(text, by=self.agents[name], speaking=speaking))

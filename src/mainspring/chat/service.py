@@ -285,6 +285,8 @@ class ChatService:
             message, is_new = await verbs.post(
                 tx, channel, new, actor, session=session, turn=turn, answers=answers
             )
+            if session is not None and is_new:
+                await verbs.follow_turn(tx, session, turn)
             reach(FaultPoint.POST_BEFORE_COMMIT)
         reach(FaultPoint.POST_AFTER_COMMIT)
         return Posted(message=message, new=is_new, lost=session is not None and not session.is_live)

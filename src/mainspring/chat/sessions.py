@@ -26,6 +26,8 @@ from mainspring.spine.ports import Store
 if TYPE_CHECKING:
     from asyncpg import Record
 
+    from mainspring.boards.model import Card
+
 _LOCK_AGENT = SQL["lock_agent"]
 _LIVE_SESSION = SQL["live_session"]
 _ADD_SESSION = SQL["add_session"]
@@ -68,24 +70,22 @@ class SessionVerbs:
     ) -> Session:
         """Begin a session of an agent, in the place of the one that lives, if that may be displaced.
 
-        The session of a card's run takes what is owed in the card's topic, any other takes all else. Raises NotFound, and Conflict
-        when the other one has been heard of a moment ago and no takeover is asked for.
+        The session of a card's run takes what is owed in the card's topic, as long as there is the card; any other takes all else.
+        Raises NotFound, and Conflict when the other one has been heard of a moment ago and no takeover is asked for.
         """
         if await tx.handle.fetchval(_LOCK_AGENT, tx.tenant, agent_id) is None:
             raise NotFound("agent", agent_id)
-        card_id = None if run_id is None else await tx.handle.fetchval(_CARD_OF_RUN, tx.tenant, run_id)
-        found = await tx.handle.fetchrow(
-            _LIVE_SESSION, tx.tenant, agent_id, run_id if card_id else None, self.policy.fresh_seconds
+        card = None if run_id is None else await self._card_of(tx, run_id)
+        found = await tx.handle.fetch(
+            _LIVE_SESSION, tx.tenant, agent_id, run_id, card is not None, self.policy.fresh_seconds
         )
-        if found is not None and found["fresh"] and not takeover:
+        if not takeover and (fresh := [row["id"] for row in found if row["fresh"]]):
             raise Conflict(
-                f"session {found['id']} of this agent was heard of a moment ago: end it, wait, or take over with takeover: true",
+                f"session {fresh[0]} of this agent was heard of a moment ago: end it, wait, or take over with takeover: true",
                 code="session_live",
             )
-        card = None if card_id is None else await self._cards.find_card(tx, str(card_id))
         topic_id = None if card is None else (await verbs.topic_of_card(tx, card)).id
-        if found is not None:
-            [other] = await verbs.read_sessions(tx.handle, tx.tenant, [found["id"]])
+        for other in await verbs.read_sessions(tx.handle, tx.tenant, [row["id"] for row in found]):
             await self.end(tx, other, SessionState.DISPLACED, DISPLACED_BY, actor)
         session_id, lease = new_id(), self.policy.lease_seconds
         await tx.handle.execute(
@@ -94,6 +94,10 @@ class SessionVerbs:
         [session] = await verbs.read_sessions(tx.handle, tx.tenant, [session_id])
         _append(tx, STARTED, session, actor)
         return session
+
+    async def _card_of(self, tx: Tx, run_id: UUID) -> Card | None:
+        card_id = await tx.handle.fetchval(_CARD_OF_RUN, tx.tenant, run_id)
+        return None if card_id is None else await self._cards.find_card(tx, str(card_id))
 
     async def renew(self, tx: Tx, session: Session, turn: int | None) -> Session:
         """Renew a locked session's lease; a turn that is new begins."""
@@ -112,7 +116,7 @@ class SessionVerbs:
         """End a locked session: settle all that it held back, let go of what it was offered."""
         if not await tx.handle.execute(_END_SESSION, tx.tenant, session.id, str(state), reason):
             return
-        await verbs.settle_messages(tx, session, session.turn, model.settles_by(state), actor)
+        await verbs.settle_messages(tx, session, None, model.settles_by(state), actor)
         await offers.release(tx, self.store, session, state, reason)
         [ended] = await verbs.read_sessions(tx.handle, tx.tenant, [session.id])
         _append(tx, ENDED, ended, actor)

@@ -56,6 +56,7 @@ _LAST_SETTLING = SQL["last_settling"]
 _LOCK_SESSION = SQL["lock_session"]
 _CAUSE_OF_DELIVERY = SQL["cause_of_delivery"]
 _SESSIONS = SQL["sessions"]
+_FOLLOW_TURN = SQL["follow_turn"]
 
 POSTED: Final = "message.posted"
 UPDATED: Final = "message.updated"
@@ -72,6 +73,12 @@ async def lock_session(tx: Tx, session_id: UUID) -> Session | None:
 async def read_sessions(scope: Scope, tenant: UUID, ids: Collection[UUID]) -> list[Session]:
     """Return those of the sessions that exist, by id."""
     return [session_of(row) for row in await scope.fetch(_SESSIONS, tenant, list(ids))]
+
+
+async def follow_turn(tx: Tx, session: Session, turn: int | None) -> None:
+    """Let a locked session be in the turn in which its agent has spoken, if it was not heard that this began."""
+    if model.is_held(session, turn):
+        await tx.handle.execute(_FOLLOW_TURN, tx.tenant, session.id, turn)
 
 
 # Posting ------------------------------------------------------------------------------------------------------
@@ -304,8 +311,11 @@ async def settle_early(tx: Tx, message: Message, actor: Actor) -> Message:
 # Settling -----------------------------------------------------------------------------------------------------
 
 
-async def settle_messages(tx: Tx, session: Session, through: int, by: SettledBy, actor: Actor) -> int:
-    """Settle what a locked session's agent wrote through a turn; return how many. Only what was not settled is, and told of, once."""
+async def settle_messages(tx: Tx, session: Session, through: int | None, by: SettledBy, actor: Actor) -> int:
+    """Settle what a locked session's agent wrote through a turn, or in any; return how many.
+
+    Only what was not settled is, and told of, once.
+    """
     rows = await tx.handle.fetch(_SETTLE_TURNS, tx.tenant, session.id, through, str(by))
     if rows:
         settled = await reads.read_messages(tx.handle, tx.tenant, [row["id"] for row in rows])

@@ -85,10 +85,10 @@ update mainspring.messages
  where tenant_id = $1 and id = $2 and settled_at is null;
 
 -- name: settle_turns
--- Of the session, whose row the caller has locked: what was written through this turn.
+-- Of the session, whose row the caller has locked: what was written through this turn, or in any.
 with held as materialized (
     select id from mainspring.messages
-     where tenant_id = $1 and session_id = $2 and turn <= $3 and settled_at is null
+     where tenant_id = $1 and session_id = $2 and ($3::bigint is null or turn <= $3) and settled_at is null
      order by id
        for no key update
 )

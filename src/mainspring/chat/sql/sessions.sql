@@ -22,11 +22,12 @@ select s.id
 select id from mainspring.sessions where tenant_id = $1 and id = $2 for no key update;
 
 -- name: live_session
--- The one that stands in the way of another: of the agent's inbox ($3 null), or of a run.
-select s.id, s.seen_at > statement_timestamp() - make_interval(secs => $4::double precision) as fresh
+-- Those that stand in the way of another: of the same run, and, unless that is to read its card's topic ($4), of the agent's inbox.
+select s.id, s.seen_at > statement_timestamp() - make_interval(secs => $5::double precision) as fresh
   from mainspring.sessions s
  where s.tenant_id = $1 and s.agent_id = $2 and s.lease_until is not null
-   and case when $3::uuid is null then s.topic_id is null else s.run_id = $3 end
+   and (s.run_id = $3 or (not $4::boolean and s.topic_id is null))
+ order by s.id
    for no key update;
 
 -- name: add_session
@@ -41,6 +42,12 @@ update mainspring.sessions
        turn = greatest(turn, coalesce($4::bigint, turn)),
        state = case when greatest(turn, coalesce($4::bigint, turn)) > settled_turn then 'working' else 'ready' end
  where tenant_id = $1 and id = $2 and lease_until is not null;
+
+-- name: follow_turn
+-- Its agent is heard to speak in a turn that was not told of: that is its turn from now on.
+update mainspring.sessions
+   set turn = $3, state = 'working'
+ where tenant_id = $1 and id = $2 and lease_until is not null and turn < $3;
 
 -- name: settle_session
 -- Through this turn, and no further back than it had come.
