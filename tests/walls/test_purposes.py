@@ -35,7 +35,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     ("triggers.limits", "later launches"): (1, "one tenant's, by what payloads say: behind the walls no index of that is used"),
     ("triggers.stray", "held rows"): (1, "which rules that are not paused hold rows"),
     ("commands.keys", "trim keys"): (1, "trims answers that were kept long enough"),
-    ("chat.nets", "delivery nets"): (5, "whether sessions are lost, messages held past theirs, or agents to be woken, and in which tenants; lets go of what nobody holds any more"),
+    ("chat.nets", "delivery nets"): (4, "whether sessions are lost, messages held past theirs, or agents to be woken, and in which tenants; lets go of what nobody holds any more"),
     # waiting on behalf of many: one question a round for all who wait
     ("agents.polls", "run polls"): (1, "for which of the waiting runners there is work"),
     ("agents.polls", "run calls"): (1, "the same, of the tenants alone in which something has just happened to a run"),

@@ -74,7 +74,7 @@ class Waker:
         agent_id = UUID(effect.payload["agent_id"])
         if await tx.handle.fetchval(_LOCK_AGENT, tx.tenant, agent_id) is None:
             return Dropped("agent gone")
-        if not await tx.handle.fetch(_TO_WAKE, tx.tenant, agent_id, _WHATEVER_WAKES, 1):
+        if not await tx.handle.fetch(_TO_WAKE, tx.tenant, agent_id, _WHATEVER_WAKES, 1, []):
             return Dropped("nobody is to be woken any more")
         owed = await tx.handle.fetchrow(_OLDEST_OWED, tx.tenant, agent_id)
         assert owed is not None

@@ -8,8 +8,7 @@ elsewhere, finds the same rows.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -21,7 +20,7 @@ from mainspring.chat.rows import SQL
 from mainspring.chat.sessions import SessionVerbs
 from mainspring.db import Database
 from mainspring.ids import new_id
-from mainspring.rooms import ServerSpine, system_actor
+from mainspring.rooms import ServerSpine, Tx, system_actor
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.events import NO_CAUSE
 from mainspring.spine.retry import Backoff
@@ -38,6 +37,7 @@ _LOCK_EXPIRED = SQL["lock_expired"]
 _OF_ENDED_RUNS = SQL["sessions_of_ended_runs"]
 _LOCK_OF_ENDED_RUNS = SQL["lock_of_ended_runs"]
 _PAST_THEIR_SESSION = SQL["past_their_session"]
+_LOCK_PAST = SQL["lock_past"]
 _RELEASE_SPOKEN = SQL["release_spoken"]
 _TO_WAKE = SQL["to_wake"]
 _OLDEST_OWED = SQL["oldest_owed"]
@@ -47,6 +47,8 @@ BATCH: Final = 100
 LOOP: Final = "delivery nets"
 _TENANTS: Final = 200
 _SESSIONS: Final = Sweep(loop=LOOP, log=log, told="sessions: of tenant %s none was ended")
+_MESSAGES: Final = Sweep(loop=LOOP, log=log, told="messages: of tenant %s none was settled")
+_AGENTS: Final = Sweep(loop=LOOP, log=log, told="agents: of tenant %s none was woken")
 NO_SIGN: Final = "no sign of life for a lease"
 RUN_OVER: Final = "its run is over"
 WAKE_BACKOFF: Final = Backoff(jitter=0.0)
@@ -67,10 +69,12 @@ class Nets:
         assert due is not None
         more = (due["lost"] or due["over"]) and await self.reap_sessions()
         if due["held"]:
-            await self.settle_left_behind()
+            more = await self.settle_left_behind() or more
         if due["spoken"]:
             await self.release_spoken_for()
-        return (due["unread"] and await self.wake()) or more
+        if due["unread"]:
+            await self.wake()
+        return more
 
     # sessions -------------------------------------------------------------------------------------------------
 
@@ -84,7 +88,18 @@ class Nets:
         return max(lost, over) >= BATCH
 
     async def _end_all(self, tenants: str, lock: str, state: SessionState, reason: str) -> int:
-        """Go to every tenant that has some, once."""
+        async def end_some(tx: Tx) -> int:
+            locked = [row["id"] for row in await tx.handle.fetch(lock, tx.tenant, BATCH)]
+            for session in await verbs.read_sessions(tx.handle, tx.tenant, locked):
+                await self._sessions.end(tx, session, state, reason, system_actor(tx.tenant, NO_CAUSE))
+            return len(locked)
+
+        return await self._each_once(_SESSIONS, tenants, end_some)
+
+    async def _each_once(
+        self, sweep: Sweep, tenants: str, repair_some: Callable[[Tx], Awaitable[int]]
+    ) -> int:
+        """Go to every tenant that has something to repair, once; return how much was repaired."""
         seen: list[UUID] = []
 
         async def find(failed: Sequence[UUID]) -> Sequence[Record]:
@@ -95,33 +110,32 @@ class Nets:
 
         async def repair(tenant: UUID, _found: Sequence[Record]) -> int:
             async with self._spine.open(tenant) as tx:
-                locked = [row["id"] for row in await tx.handle.fetch(lock, tenant, BATCH)]
-                for session in await verbs.read_sessions(tx.handle, tenant, locked):
-                    await self._sessions.end(tx, session, state, reason, system_actor(tenant, NO_CAUSE))
-            return len(locked)
+                return await repair_some(tx)
 
-        return await _SESSIONS.over_tenants(find, repair, batch=_TENANTS)
+        return await sweep.over_tenants(find, repair, batch=_TENANTS)
 
     # messages -------------------------------------------------------------------------------------------------
 
-    async def settle_left_behind(self) -> None:
-        """Settle messages that are held though their session is past them: an edge settles its own, so there are none."""
-        async with self._db.system("delivery nets") as scope:
-            rows = await scope.fetch(_PAST_THEIR_SESSION, BATCH)
-        for row in rows:
-            settled = await self._settle(row["tenant_id"], row["session_id"])
-            if settled:
-                telemetry.sweep_repaired.labels("unsettled").inc(settled)
-                log.error("messages: %d of session %s were held past it", settled, row["session_id"])
+    async def settle_left_behind(self) -> bool:
+        """Settle messages that are held though their session is past them: an edge settles its own, so there are none.
 
-    async def _settle(self, tenant: UUID, session_id: UUID) -> int:
-        async with self._spine.open(tenant) as tx:
-            session = await verbs.lock_session(tx, session_id)
-            if session is None:
-                return 0
-            through = session.settled_turn if session.is_live else session.turn
-            by = model.settles_by(SessionState.READY if session.is_live else session.state)
-            return await verbs.settle_messages(tx, session, through, by, system_actor(tenant, NO_CAUSE))
+        True when more may be left.
+        """
+        sessions = await self._each_once(_MESSAGES, _PAST_THEIR_SESSION, self._settle_some)
+        return sessions >= BATCH
+
+    async def _settle_some(self, tx: Tx) -> int:
+        locked = [row["id"] for row in await tx.handle.fetch(_LOCK_PAST, tx.tenant, BATCH)]
+        for session in await verbs.read_sessions(tx.handle, tx.tenant, locked):
+            through, state = (
+                (session.settled_turn, SessionState.READY) if session.is_live else (None, session.state)
+            )
+            settled = await verbs.settle_messages(
+                tx, session, through, model.settles_by(state), system_actor(tx.tenant, NO_CAUSE)
+            )
+            telemetry.sweep_repaired.labels("unsettled").inc(settled)
+            log.error("messages: %d of session %s were held past it", settled, session.id)
+        return len(locked)
 
     async def release_spoken_for(self) -> None:
         """Let go of deliveries that wait for a person who has spoken: before they were drained, so that the post found none."""
@@ -132,37 +146,34 @@ class Nets:
 
     # agents ---------------------------------------------------------------------------------------------------
 
-    async def wake(self) -> bool:
+    async def wake(self) -> None:
         """Owe a wake to every agent that is owed something and has nobody who reads it."""
-        async with self._db.system("delivery nets") as scope:
-            rows = await scope.fetch(_TO_WAKE, None, None, _BUT_FOR_LIVE_WAKES, BATCH)
-        by_tenant: defaultdict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
-        for row in rows:
-            by_tenant[row["tenant_id"]].append((row["agent_id"], row["wakes"]))
-        for tenant, agents in by_tenant.items():
-            await self._owe_wakes(tenant, agents)
-        return len(rows) >= BATCH
 
-    async def _owe_wakes(self, tenant: UUID, agents: list[tuple[UUID, int]]) -> None:
-        store = self._sessions.store
+        async def find(failed: Sequence[UUID]) -> Sequence[Record]:
+            async with self._db.system("delivery nets") as scope:
+                return await scope.fetch(_TO_WAKE, None, None, _BUT_FOR_LIVE_WAKES, BATCH, failed)
+
+        await _AGENTS.over_tenants(find, self._owe_wakes, batch=BATCH)
+
+    async def _owe_wakes(self, tenant: UUID, found: Sequence[Record]) -> int:
         async with self._spine.open(tenant) as tx:
-            owed = []
-            for agent, wakes in agents:
-                oldest = await tx.handle.fetchrow(_OLDEST_OWED, tenant, agent)
-                assert oldest is not None
-                delay = WAKE_BACKOFF.delay_seconds(wakes - 1, random=0.5) if wakes else 0.0
-                owed.append(
-                    (
-                        tenant,
-                        NewEffect(
-                            WAKE.name,
-                            key=f"{agent}:{new_id()}",
-                            payload={"agent_id": str(agent)},
-                            event_seq=oldest["event_seq"],
-                            recipient_id=agent,
-                            delay_seconds=delay,
-                        ),
-                    )
-                )
+            owed = [(tenant, wake) for row in found if (wake := await _wake_of(tx, row)) is not None]
             # one that another process has owed meanwhile is in the way of ours, and is as good
-            tx.owed_again(await store.owe_absent(tx.handle, owed))
+            tx.owed_again(await self._sessions.store.owe_absent(tx.handle, owed))
+        return len(owed)
+
+
+async def _wake_of(tx: Tx, row: Record) -> NewEffect | None:
+    """Return the wake of an agent, None when it has read all that it was owed meanwhile."""
+    agent, wakes = row["agent_id"], row["wakes"]
+    oldest = await tx.handle.fetchrow(_OLDEST_OWED, tx.tenant, agent)
+    if oldest is None or oldest["event_seq"] is None:
+        return None
+    return NewEffect(
+        WAKE.name,
+        key=f"{agent}:{new_id()}",
+        payload={"agent_id": str(agent)},
+        event_seq=oldest["event_seq"],
+        recipient_id=agent,
+        delay_seconds=WAKE_BACKOFF.delay_seconds(wakes - 1, random=0.5) if wakes else 0.0,
+    )

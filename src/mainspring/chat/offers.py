@@ -48,8 +48,11 @@ _NOTE_CRASH = SQL["note_crash"]
 _NOTE_ACKED = SQL["note_acked"]
 _NOTE_REASONS = SQL["note_reasons"]
 
+# What a session holds of one kind at once: however many deliveries it has not read yet, they take no steer's place.
 ROWS_MAX: Final = 100
 BYTES_MAX: Final = 256 * 1024
+# How often one look goes on behind messages that its agent may not see any more.
+_LOOKS: Final = 10
 # What the row and its events say of a refusal. The reader's own words, in which the message may stand, are its attempt's alone.
 REFUSED: Final = "its reader could not take it"
 
@@ -72,24 +75,10 @@ class Held:
 
 async def offer(tx: Tx, session: Session) -> list[Delivery]:
     """Return all that a locked session holds, those rows among it that it is offered now."""
-    rows = await tx.handle.fetch(
-        _OFFERABLE,
-        tx.tenant,
-        session.agent_id,
-        str(session.id),
-        session.topic_id,
-        session.is_between_turns,
-        ROWS_MAX,
-    )
+    rows, messages = await _offerable(tx, session)
     if not rows:
         return []
-    messages = {
-        message.id: message
-        for message in await reads.read_messages(tx.handle, tx.tenant, {row["message_id"] for row in rows})
-    }
-    rows = await _seen(tx, session, rows, messages)
-    taken = _within_bounds(rows, messages)
-    if taken:
+    if taken := _within_bounds(rows, messages):
         count = await tx.handle.execute(_OFFER, tx.tenant, [row["id"] for row in taken], str(session.id))
         telemetry.offers.inc(count)
     return [
@@ -106,6 +95,30 @@ async def offer(tx: Tx, session: Session) -> list[Delivery]:
     ]
 
 
+async def _offerable(tx: Tx, session: Session) -> tuple[list[Record], Mapping[UUID, Message]]:
+    """Return what the session holds and could take, with its messages; what its agent may not see is owed to nobody any more."""
+    for _ in range(_LOOKS):
+        rows = await tx.handle.fetch(
+            _OFFERABLE,
+            tx.tenant,
+            session.agent_id,
+            str(session.id),
+            session.topic_id,
+            session.is_between_turns,
+            ROWS_MAX,
+        )
+        messages = {
+            message.id: message
+            for message in await reads.read_messages(
+                tx.handle, tx.tenant, {row["message_id"] for row in rows}
+            )
+        }
+        seen = await _seen(tx, session, rows, messages)
+        if len(seen) == len(rows):
+            break
+    return seen, messages
+
+
 async def _seen(
     tx: Tx, session: Session, rows: Sequence[Record], messages: Mapping[UUID, Message]
 ) -> list[Record]:
@@ -120,17 +133,20 @@ async def _seen(
 
 
 def _within_bounds(rows: Sequence[Record], messages: Mapping[UUID, Message]) -> list[Record]:
-    """Return the rows to be taken, as many as fit beside those that are held; at least one, however long it is."""
-    held = [row for row in rows if row["mine"]]
-    left = BYTES_MAX - sum(len(messages[row["message_id"]].text) for row in held)
+    """Return the rows to be taken: of each kind as many as fit beside those that are held; at least one, however long it is."""
     taken: list[Record] = []
-    for row in rows:
-        if row["mine"]:
-            continue
-        left -= len(messages[row["message_id"]].text)
-        if len(held) + len(taken) >= ROWS_MAX or (left < 0 and (held or taken)):
-            break
-        taken.append(row)
+    for kind in OFFERED:
+        of_kind = [row for row in rows if row["kind"] == kind]
+        held = sum(row["mine"] for row in of_kind)
+        left = BYTES_MAX - sum(len(messages[row["message_id"]].text) for row in of_kind if row["mine"])
+        for row in of_kind:
+            if row["mine"]:
+                continue
+            left -= len(messages[row["message_id"]].text)
+            if held >= ROWS_MAX or (left < 0 and held):
+                break
+            held += 1
+            taken.append(row)
     return taken
 
 

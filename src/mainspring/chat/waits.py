@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
+from mainspring.chat.offers import ROWS_MAX
 from mainspring.chat.rows import SQL
 from mainspring.db import Database
 
@@ -50,7 +51,7 @@ class Waits:
         if not places:
             return False
         async with self._db.system("inboxes") as scope:
-            rows = await scope.fetch(_WAITING, [t for t, _ in places], [s for _, s in places])
+            rows = await scope.fetch(_WAITING, [t for t, _ in places], [s for _, s in places], ROWS_MAX)
         for row in rows:
             for woken in self._waiting.get((row["tenant_id"], row["id"]), ()):
                 woken.set()

@@ -99,12 +99,25 @@ update mainspring.messages m
 returning m.id;
 
 -- name: past_their_session
--- I-13: messages that are held though their session is past them, of whichever tenant. Every edge settles them itself; this is its net.
-select distinct m.tenant_id, m.session_id
+-- I-13: tenants of messages that are held though their session is past them. Every edge settles them itself; this is its net.
+select distinct m.tenant_id
   from mainspring.messages m
   join mainspring.sessions s on s.tenant_id = m.tenant_id and s.id = m.session_id
- where m.settled_at is null and (m.turn <= s.settled_turn or s.lease_until is null)
+ where m.settled_at is null and (m.turn <= s.settled_turn or s.lease_until is null) and not (m.tenant_id = any($2::uuid[]))
  limit $1;
+
+-- name: lock_past
+-- The sessions that are past messages which are held for them.
+select s.id
+  from mainspring.sessions s
+ where s.tenant_id = $1
+   and s.id in (select m.session_id
+                  from mainspring.messages m
+                  join mainspring.sessions o on o.tenant_id = m.tenant_id and o.id = m.session_id
+                 where m.tenant_id = $1 and m.settled_at is null and (m.turn <= o.settled_turn or o.lease_until is null))
+ order by s.id
+ limit $2
+   for no key update of s skip locked;
 
 -- name: concerned
 -- Of these channels, whom a message may be owed to: who subscribes, who is mentioned and sees the channel, and all of a channel that is

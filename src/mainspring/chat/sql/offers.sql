@@ -1,51 +1,68 @@
 -- name: offerable
--- What a session may have, topic by topic: the rows that it holds, and those that it could take, as an unbroken beginning of what
--- each topic owes its agent. A row that waits, or that another session holds, keeps those behind it; a steer passes deliveries by.
--- Topics are walked along the index of live rows, and of each no more than is offered at once.
-with recursive walk as (
-    (select e.topic_id from mainspring.effects e
-      where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed')
-      order by e.topic_id limit 1)
+-- What a session holds, and what it could take besides: of each line an unbroken beginning, the oldest first, and of each kind as much
+-- as is offered at once ($6). A row that waits, or that another session holds, keeps those behind it. Only lines with something to
+-- take, or with a head that the session holds, are looked at; of the latter there are no more than places that are taken.
+with places as materialized (
+    select k.kind,
+           greatest(0, $6::bigint - (select count(*) from mainspring.effects h
+                                      where h.tenant_id = $1 and h.worker = $3 and h.kind = k.kind and h.family = 'offered'
+                                        and h.state = 'claimed')) as free
+      from unnest(case when $5::boolean then array['steer', 'deliver'] else array['steer'] end) as k (kind)
+), found as (
+    select t.id, t.kind, t.topic_id, t.event_seq, t.payload, false as mine
+      from places p
+     cross join lateral (
+         select r.*
+           from (select l.topic_id
+                   from mainspring.lines($1, $2, p.kind, $4) l
+                  where l.due or l.holder = $3
+                  order by l.event_seq, l.id
+                  limit $6) a
+          cross join lateral (
+              select e.*, bool_or(e.waits) over (order by e.event_seq, e.id) as blocked
+                from (select f.id, f.kind, f.topic_id, f.event_seq, f.payload, f.state = 'claimed' and f.worker = $3 as mine,
+                             case when f.state = 'claimed' then f.worker is distinct from $3
+                                  else f.not_before > statement_timestamp() end as waits
+                        from mainspring.effects f
+                       where f.tenant_id = $1 and f.recipient_id = $2 and f.kind = p.kind and f.topic_id = a.topic_id
+                         and f.family = 'offered' and f.state in ('pending', 'claimed')
+                       order by f.event_seq, f.id
+                       limit $6) e
+          ) r
+          where not r.mine and not r.blocked
+          order by r.event_seq, r.id
+          limit p.free
+     ) t
+     where p.free > 0
     union all
-    select (select e.topic_id from mainspring.effects e
-             where e.tenant_id = $1 and e.recipient_id = $2 and e.family = 'offered' and e.state in ('pending', 'claimed')
-               and e.topic_id > walk.topic_id
-             order by e.topic_id limit 1)
-      from walk where walk.topic_id is not null
-), asked as materialized (
-    select w.topic_id
-      from walk w
-     where w.topic_id is not null
-       and case when $4::uuid is null
-                then not exists (select from mainspring.sessions s
-                                  where s.tenant_id = $1 and s.agent_id = $2 and s.lease_until is not null and s.topic_id = w.topic_id)
-                else w.topic_id = $4 end
-     limit 200
-), rows as (
-    select e.*, bool_or(e.waits) over (partition by e.topic_id, e.kind order by e.event_seq, e.id) as blocked
-      from asked a
-      cross join lateral (
-          select r.topic_id, r.id, r.kind, r.event_seq, r.payload, r.state,
-                 r.state = 'claimed' and r.worker = $3 as mine,
-                 case when r.state = 'claimed' then r.worker is distinct from $3
-                      else r.not_before > statement_timestamp() end as waits
-            from mainspring.effects r
-           where r.tenant_id = $1 and r.recipient_id = $2 and r.topic_id = a.topic_id and r.family = 'offered'
-             and r.state in ('pending', 'claimed')
-           order by r.event_seq, r.id
-           limit $6
-      ) e
+    select h.id, h.kind, h.topic_id, h.event_seq, h.payload, true
+      from mainspring.effects h
+     where h.tenant_id = $1 and h.worker = $3 and h.family = 'offered' and h.state = 'claimed'
 )
-select id, kind, event_seq, (payload ->> 'message_id')::uuid as message_id, mine
-  from rows
- where mine or (not blocked and (kind = 'steer' or $5::boolean))
+select id, kind, topic_id, event_seq, (payload ->> 'message_id')::uuid as message_id, mine
+  from found
  order by event_seq, id;
 
 -- name: offer
--- The session's lease holds them, so they have none of their own that could run out.
+-- The session's lease holds them, so they have none of their own that could run out. What somebody else has taken or put off since they
+-- were looked at keeps those that stand behind it in its line.
+with free as materialized (
+    select e.id
+      from mainspring.effects e
+     where e.tenant_id = $1 and e.id = any($2::uuid[]) and e.state = 'pending' and e.family = 'offered'
+       and e.not_before <= statement_timestamp()
+     order by e.id
+       for no key update
+), unbroken as materialized (
+    select w.id, bool_and(f.id is not null) over (partition by w.topic_id, w.kind order by w.event_seq, w.id) as free
+      from mainspring.effects w
+      left join free f on f.id = w.id
+     where w.tenant_id = $1 and w.id = any($2::uuid[])
+)
 update mainspring.effects e
    set state = 'claimed', worker = $3, claim_id = gen_random_uuid(), claimed_at = clock_timestamp(), lease_until = 'infinity'
- where e.tenant_id = $1 and e.id = any($2::uuid[]) and e.state = 'pending' and e.family = 'offered'
+  from unbroken u
+ where u.free and e.tenant_id = $1 and e.id = u.id and e.state = 'pending' and e.family = 'offered'
    and e.not_before <= statement_timestamp();
 
 -- name: held
@@ -107,39 +124,59 @@ select p.message_id
  limit 100;
 
 -- name: waiting_sessions
--- Of these sessions, those whose agent is owed something that it could be offered now, or that have ended.
+-- Of these sessions, those that could be offered something now which they do not hold, or that have ended. $3: as much of a kind as is
+-- offered at once.
+with asked as materialized (
+    select s.tenant_id, s.id, s.id::text as name, s.agent_id, s.topic_id, s.state, s.lease_until
+      from unnest($1::uuid[], $2::uuid[]) as g (tenant_id, id)
+      join mainspring.sessions s on s.tenant_id = g.tenant_id and s.id = g.id
+)
 select s.tenant_id, s.id
-  from unnest($1::uuid[], $2::uuid[]) as g (tenant_id, id)
-  join mainspring.sessions s on s.tenant_id = g.tenant_id and s.id = g.id
+  from asked s
  where s.lease_until is null
-    or exists (select from mainspring.effects e
-                where e.tenant_id = s.tenant_id and e.recipient_id = s.agent_id and e.family = 'offered' and e.state = 'pending'
-                  and e.not_before <= statement_timestamp()
-                  and (e.kind = 'steer' or s.state = 'ready')
-                  and (s.topic_id is null or e.topic_id = s.topic_id));
+    or exists (
+        select from unnest(case when s.state = 'ready' then array['steer', 'deliver'] else array['steer'] end) as k (kind)
+         cross join lateral mainspring.lines(s.tenant_id, s.agent_id, k.kind, s.topic_id) l
+         where (l.due
+                or (l.holder = s.name
+                    and (select e.state = 'pending' and e.not_before <= statement_timestamp()
+                           from mainspring.effects e
+                          where e.tenant_id = s.tenant_id and e.recipient_id = s.agent_id and e.kind = k.kind and e.topic_id = l.topic_id
+                            and e.family = 'offered' and e.state in ('pending', 'claimed')
+                            and (e.state = 'pending' or e.worker is distinct from s.name)
+                          order by e.event_seq, e.id
+                          limit 1)))
+           and (select count(*) from mainspring.effects h
+                 where h.tenant_id = s.tenant_id and h.worker = s.name and h.kind = k.kind and h.family = 'offered'
+                   and h.state = 'claimed') < $3::bigint);
 
 -- name: to_wake
--- Agents that want to be woken, are owed something, and have nobody who reads it: no live session, no wake under way, and no run that
--- one made.
-select a.tenant_id, a.id as agent_id,
+-- Agents that want to be woken, are owed something that could be read now, and have nobody who reads it: no live session but those of
+-- runs, each of which reads its own topic, no wake under way, and no run that one made. $5: of all tenants but these.
+with idle as materialized (
+    select a.tenant_id, a.id
+      from mainspring.agents a
+     where a.wake and not a.paused
+       and ($1::uuid is null or a.tenant_id = $1) and ($2::uuid is null or a.id = $2) and not (a.tenant_id = any($5::uuid[]))
+       and not exists (select from mainspring.sessions s
+                        where s.tenant_id = a.tenant_id and s.agent_id = a.id and s.lease_until is not null and s.topic_id is null)
+       and ($3::boolean or not exists (select from mainspring.effects e
+                        where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.kind = 'wake'
+                          and e.state in ('pending', 'claimed')))
+       and not exists (select from mainspring.runs r
+                        where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.effect_kind = 'wake'
+                          and r.state in ('queued', 'claimed', 'running', 'needs_input'))
+)
+select i.tenant_id, i.id as agent_id,
        (select count(*) from mainspring.effects e
-         where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.kind = 'wake'
+         where e.tenant_id = i.tenant_id and e.recipient_id = i.id and e.kind = 'wake'
            and e.created_at > coalesce((select max(s.acked_at) from mainspring.sessions s
-                                         where s.tenant_id = a.tenant_id and s.agent_id = a.id), '-infinity')) as wakes
-  from mainspring.agents a
- where a.wake and not a.paused
-   and ($1::uuid is null or a.tenant_id = $1) and ($2::uuid is null or a.id = $2)
-   and exists (select from mainspring.effects e
-                where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.family = 'offered' and e.state = 'pending'
-                  and e.not_before <= statement_timestamp())
-   and not exists (select from mainspring.sessions s
-                    where s.tenant_id = a.tenant_id and s.agent_id = a.id and s.lease_until is not null and s.topic_id is null)
-   and ($3::boolean or not exists (select from mainspring.effects e
-                    where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.kind = 'wake' and e.state in ('pending', 'claimed')))
-   and not exists (select from mainspring.runs r
-                    where r.tenant_id = a.tenant_id and r.agent_id = a.id and r.effect_kind = 'wake'
-                      and r.state in ('queued', 'claimed', 'running', 'needs_input'))
- order by a.tenant_id, a.id
+                                         where s.tenant_id = i.tenant_id and s.agent_id = i.id), '-infinity')) as wakes
+  from idle i
+ where exists (select from unnest(array['steer', 'deliver']) as k (kind)
+                cross join lateral mainspring.lines(i.tenant_id, i.id, k.kind, null) l
+                where l.due)
+ order by i.tenant_id, i.id
  limit $4;
 
 -- name: oldest_owed

@@ -124,11 +124,16 @@ select exists (select from mainspring.sessions where lease_until < statement_tim
        exists (select from mainspring.effects e
                  join mainspring.topics t on t.tenant_id = e.tenant_id and t.id = e.topic_id
                 where e.state = 'pending' and e.not_before = 'infinity' and e.family = 'offered' and t.hops <= $1) as spoken,
-       exists (select from mainspring.agents a
-                where a.wake and not a.paused
-                  and exists (select from mainspring.effects e
-                               where e.tenant_id = a.tenant_id and e.recipient_id = a.id and e.family = 'offered'
-                                 and e.state = 'pending' and e.not_before <= statement_timestamp())) as unread;
+       exists (select from (select a.tenant_id, a.id
+                              from mainspring.agents a
+                             where a.wake and not a.paused
+                               and not exists (select from mainspring.sessions s
+                                                where s.tenant_id = a.tenant_id and s.agent_id = a.id and s.lease_until is not null
+                                                  and s.topic_id is null)
+                            offset 0) i
+                where exists (select from unnest(array['steer', 'deliver']) as k (kind)
+                               cross join lateral mainspring.lines(i.tenant_id, i.id, k.kind, null) l
+                               where l.due)) as unread;
 
 -- name: present
 -- The agents of a channel, and the session that each reads in, if any.
