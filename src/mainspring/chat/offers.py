@@ -107,6 +107,8 @@ async def _offerable(tx: Tx, session: Session) -> tuple[list[Record], Mapping[UU
             session.is_between_turns,
             ROWS_MAX,
         )
+        if not rows:
+            return [], {}
         messages = {
             message.id: message
             for message in await reads.read_messages(
