@@ -13,7 +13,7 @@ from tests.races.test_breaker_races import DEFER_LIMIT_SECONDS, rows_read
 
 pytestmark = pytest.mark.slow
 
-CROWD = 30_000
+CROWD = 500_000
 
 
 async def crowd(ground: Ground, rows: int = CROWD) -> None:
