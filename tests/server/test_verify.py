@@ -432,7 +432,8 @@ async def test_verify_is_clean_under_load(services):
 
 async def test_what_a_paused_rule_holds_is_no_finding(history, corrupt):
     await corrupt(
-        "update mainspring.effects set not_before = 'infinity' where tenant_id = $1 and state = 'pending'",
+        "update mainspring.effects set not_before = 'infinity' where tenant_id = $1 and state = 'pending'"
+        " and rule_id is not null",
     )
     await history.post("rules/doing to echo/pause", {"because": "too many"})
     assert await found_in(history) == {}
