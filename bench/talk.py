@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import figures
 from product import Product, product
-from served import serving, spread, until
+from served import Served, serving, spread, until
 from sizes import Sizes
 from wire import Wire
 
@@ -33,7 +33,7 @@ async def measure(postgres: EmbeddedPostgres, sizes: Sizes) -> dict[str, Any]:
     async with product(postgres, "talk") as made:
         fanned = await _fan_out(made, sizes.members)
         async with serving(made.url) as served:
-            posted = await _post_to_inbox(made, served.port, sizes.posts)
+            posted = await _post_to_inbox(made, served, sizes.posts)
             caught_up = await _catch_up(made, served.port, sizes.unread)
     return {"fan-out": fanned, "post to inbox": posted, "backlog": caught_up}
 
@@ -117,7 +117,8 @@ class _Reader:
             await self.wire.post(f"{where}/ack", acked)
 
 
-async def _post_to_inbox(made: Product, port: int, posts: int) -> dict[str, Any]:
+async def _post_to_inbox(made: Product, served: Served, posts: int) -> dict[str, Any]:
+    port = served.port
     ana = await made.new_person("posts")
     _, token = await made.services.tokens.create(ana, kind="user", role="operator")
     readers = []
@@ -134,7 +135,7 @@ async def _post_to_inbox(made: Product, port: int, posts: int) -> dict[str, Any]
         at[answer["id"]] = sent
         wire.close()
 
-    begun, posting = time.perf_counter(), []
+    begun, posting, worked = time.perf_counter(), [], served.cpu_seconds
     for n in range(posts):
         await asyncio.sleep(max(0.0, begun + n / POSTED_A_SECOND - time.perf_counter()))
         posting.append(asyncio.create_task(post(n)))
@@ -147,6 +148,7 @@ async def _post_to_inbox(made: Product, port: int, posts: int) -> dict[str, Any]
         return sum(len(reader.came) for reader in readers) >= posts
 
     await until(all_came, "every message had come")
+    worked = served.cpu_seconds - worked
     for task in reading:
         task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
@@ -156,7 +158,12 @@ async def _post_to_inbox(made: Product, port: int, posts: int) -> dict[str, Any]
         reader.wire.close()
     if len(came) != posts or times != posts:
         raise figures.Lost(f"{posts} messages, {len(came)} of them came, {times} times")
-    return {"posts": posts, "a second": POSTED_A_SECOND, "ms": spread([came[one] - at[one] for one in at])}
+    return {
+        "posts": posts,
+        "a second": POSTED_A_SECOND,
+        "ms": spread([came[one] - at[one] for one in at]),
+        "core ms a message": 1000 * worked / posts,
+    }
 
 
 # One reader behind ---------------------------------------------------------------------------------------------
@@ -242,5 +249,6 @@ def show(measured: dict[str, Any]) -> list[tuple[str, ...]]:
             f"post to inbox, {posted['a second']} a second",
             f"p50 {posted['ms']['p50']:.1f}, p99 {posted['ms']['p99']:.1f}, worst of {posted['posts']} {posted['ms']['worst']:.0f} ms",
         ),
+        ("the server's work for one of them", f"{posted['core ms a message']:.1f} ms of a core"),
         (f"one reader, {behind['messages']:,} behind", f"{behind['a second']:,.0f} a second"),
     ]
