@@ -161,6 +161,28 @@ async def test_a_token_of_any_bytes_is_only_unknown(world):
         assert answer.status_code == 401
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["application/JSON", "Application/Json; charset=UTF-8", "application/vnd.x+JSON", "text/plain", ""],
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"kind": "custom.x", "data": {"a": 1, "a": 2}}',
+        rb'{"kind": "custom.x", "data": {"a": "\ud800"}}',
+        b'{"kind": "custom.x", "data": {"a": 1e999}}',
+    ],
+    ids=["doubled", "surrogate", "beyond a float"],
+)
+async def test_a_body_is_looked_at_whatever_its_type_is_said_to_be_and_however_that_is_spelled(
+    board, said, body
+):
+    answer = await board.call("POST", "events", content=body, headers={"Content-Type": said})
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/data/a"]
+    assert (await board.get("events", kind="custom.*"))["data"] == []
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),

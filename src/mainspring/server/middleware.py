@@ -124,7 +124,7 @@ class Guard:
         body = await self._read(receive)
         if body is None:
             return  # the client has gone
-        if (problem := self._content(body, headers)) is not None:
+        if (problem := self._content(body)) is not None:
             await problem.response(scope)(scope, receive, send)
             return
         await self._app(scope, _replayed(body, receive), send)
@@ -135,12 +135,10 @@ class Guard:
             return self._too_large()
         return None
 
-    def _content(self, body: bytes, headers: Headers) -> Problem | None:
+    def _content(self, body: bytes) -> Problem | None:
         if len(body) > self._limit:
             return self._too_large()
-        if body and "json" in headers.get("content-type", "json"):
-            return body_problem(body)
-        return None
+        return body_problem(body) if body else None
 
     def _too_large(self) -> Problem:
         # the rest of the body is still coming: nothing after it on this connection could be told apart
