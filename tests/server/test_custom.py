@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from mainspring import telemetry
 from mainspring.operators.custom import DATA_BYTES_MAX
+from mainspring.spine.events import NewEvent
 
 DEPLOYED = {"kind": "custom.deployed", "subject": "web", "data": {"version": "1.2", "ok": True}}
 
@@ -149,3 +151,39 @@ async def test_a_run_posts_with_its_cause_and_only_about_its_own_card(board):
     about, plain = (await said({"card": mine["key"]})).json(), (await said({})).json()
     for event in (about, plain):
         assert (event["cause_seq"], event["depth"], event["trust"]) == (run["event"]["seq"], 1, "agent")
+
+
+def counted(kind):
+    return telemetry.REGISTRY.get_sample_value("mainspring_events_appended_total", {"kind": kind}) or 0
+
+
+async def test_metrics_count_what_tenants_name_as_one_and_tell_its_name_to_nobody(board):
+    before = counted("custom")
+    for kind in ("custom.acme-deal-1", "custom.acme-deal-2"):
+        assert (await post(board, {"kind": kind})).status_code == 201
+    assert counted("custom") - before == 2
+    assert "acme-deal" not in (await board.client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("in_unit", [False, True], ids=["a transaction", "a unit around it"])
+async def test_what_is_rolled_back_is_not_counted_as_committed(board, in_unit):
+    spine, db, kind = board.services.spine, board.services.db, "card.counted"
+
+    async def fails(_seq):
+        raise ZeroDivisionError
+
+    async def append(stamp=None):
+        async with spine.open(board.tenant) as tx:
+            tx.append(NewEvent(kind), stamp=stamp)
+
+    with pytest.raises(ZeroDivisionError):
+        if in_unit:
+            async with db.unit(board.tenant):
+                await append()
+                raise ZeroDivisionError
+        else:
+            await append(fails)
+    assert counted(kind) == 0
+    await append()
+    assert counted(kind) == 1
+    telemetry.events_appended.remove(kind)

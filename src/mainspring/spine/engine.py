@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
+from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.drain import Drain, ask_again
 from mainspring.spine.effects import Effect, EffectKind, NewEffect, Outcome
@@ -292,6 +293,7 @@ class Spine(Generic[H]):
     def _committed(self, tx: Transaction[H]) -> None:
         if tx.appended:
             reach(FaultPoint.APPEND_AFTER_COMMIT)
+            telemetry.count_appended(tx.appended_kinds)
             self.drain.call(tx.tenant)
             self._drain_loop.poke()
             for listener in self._listeners:

@@ -80,8 +80,6 @@ class PostgresStore(PostgresBreakers):
             raise Misuse(
                 f"tenant {tenant} has no log that this transaction can see: create_tenant comes first"
             )
-        for kind, n in Counter(event.kind for event in events).items():
-            telemetry.events_appended.labels(kind).inc(n)
         return tuple(sorted(row["seq"] for row in written))
 
     async def read(self, tx: Scope, tenant: UUID, *, after: int, limit: int) -> list[Event]:
