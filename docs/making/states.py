@@ -9,7 +9,7 @@ from uuid import UUID
 from mainspring.agents import model as runs
 from mainspring.boards.effects import REFLECT
 from mainspring.spine import effects
-from mainspring.spine.drain import EVENT_KIND
+from mainspring.spine.judging import EVENT_KIND
 from mainspring.spine.retry import DEFAULT_BACKOFF, Backoff
 from mainspring.triggers.launch import LAUNCH
 from making.markdown import code, table

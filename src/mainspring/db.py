@@ -336,6 +336,7 @@ class Database:
 async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIterator[None]:
     """A transaction, or a savepoint inside one. Only its own statements have their errors mapped: the block's are the block's."""
     transaction = conn.transaction(isolation="repeatable_read" if snapshot else None, readonly=snapshot)
+    commits = not snapshot and not conn.is_in_transaction()
     with mapped_errors():
         await transaction.start()
     try:
@@ -350,7 +351,8 @@ async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIter
         with mapped_errors():
             await transaction.commit()
     except Transient as error:
-        if isinstance(error.__cause__, asyncpg.TransactionRollbackError):
+        # a savepoint's end commits nothing, and that of a snapshot had nothing to
+        if not commits or isinstance(error.__cause__, asyncpg.TransactionRollbackError):
             raise
         # the link broke while COMMIT was on its way: it may stand or not
         raise OutcomeUnknown(str(error)) from error

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from mainspring.spine.drain import OWED_MAX, contiguous, looks_at, moves, owed_by, within_limit
+from mainspring.spine.drain import contiguous, moves
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.engine import Spine
 from mainspring.spine.errors import Misuse
 from mainspring.spine.events import Event, Trust
+from mainspring.spine.judging import OWED_MAX, looks_at, owed_by, within_limit
 from mainspring.spine.ports import Cursor, NotOwed, Owes
 from mainspring.stores.memory import MemoryStore
 
@@ -67,7 +68,7 @@ def test_an_event_is_never_taken_twice():
 
 
 def test_a_round_stops_at_its_limit_between_two_events():
-    events = [event(ONE, n) for n in range(1, 5)]
+    events = list(enumerate(event(ONE, n) for n in range(1, 5)))
     judged = {0: owes(OWED_MAX // 2), 1: owes(OWED_MAX // 2), 2: owes(1)}
     assert within_limit(events, [judged]) == events[:2]
     assert within_limit(events, [{0: owes(OWED_MAX // 2)}, judged]) == events[:1]
@@ -75,7 +76,7 @@ def test_a_round_stops_at_its_limit_between_two_events():
 
 
 def test_one_event_alone_may_owe_more_than_a_round():
-    events = [event(ONE, 1), event(ONE, 2)]
+    events = [(0, event(ONE, 1)), (1, event(ONE, 2))]
     assert within_limit(events, [{0: owes(OWED_MAX + 1), 1: owes(1)}]) == events[:1]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from mainspring.spine.drain import JUDGING_SECONDS_MAX, OWED_MAX, TURN_SECONDS, Drain
+from mainspring.spine.drain import Drain
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.engine import Spine
 from mainspring.spine.errors import Transient
 from mainspring.spine.events import Event
+from mainspring.spine.judging import JUDGING_SECONDS_MAX, OWED_MAX, TURN_SECONDS
 from mainspring.spine.ports import NotOwed, Owes, Verdict
 from tests.conformance.hands import Hands
 

@@ -2,11 +2,14 @@
 
 The drain's own judges are asked again, and every effect that they name is compared with the row under its name: that it stands,
 is owed by that event and that version of a rule, and says the same. Reads only.
+
+As in the drain, one tenant's events may owe any number of rows: they are compared, and forgotten, a round of `judging` at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
@@ -17,10 +20,9 @@ from asyncpg import Record
 from mainspring.chat.effects import WAKE
 from mainspring.db import Scope
 from mainspring.operators.model import VIOLATIONS_SHOWN_MAX, Check
-from mainspring.spine.drain import EVENT_KIND, looks_at, owed_by, to_be_asked_again
 from mainspring.spine.effects import NewEffect
-from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
+from mainspring.spine.judging import EVENT_KIND, Asked, Judging, Numbered
 from mainspring.spine.ports import Obligation
 from mainspring.sql import Queries
 from mainspring.stores.postgres.rows import to_json
@@ -58,15 +60,21 @@ class Audit:
     count: int = 0
     older_than_kept: int = 0
     violations: list[str] = field(default_factory=list)
+    clock: Callable[[], float] = time.monotonic
 
     async def batch(self, scope: Scope, tenant: UUID, events: Sequence[Event]) -> None:
         """Judge these events again and compare."""
         self.examined += len(events)
-        wanted: _Wants = {}
-        for obligation in self.obligations:
-            mine = [event for event in events if looks_at(obligation, event)]
-            if mine:
-                await self._judge(scope, obligation, mine, wanted)
+        judging = Judging(self.obligations, Scope.savepoint, clock=self.clock)
+        left: Sequence[Numbered] = list(enumerate(events))
+        asked = await judging.load_apart(scope, left)
+        while left:
+            taken = await judging.judge(left, asked, around_poison=scope)
+            left = left[len(taken) :]
+            await self._compare_all(scope, tenant, [event for _, event in taken], _wants(taken, asked))
+
+    async def _compare_all(self, scope: Scope, tenant: UUID, events: Sequence[Event], wanted: _Wants) -> None:
+        """Compare what these events owe, and what stands for them."""
         owed = await scope.fetch(_OWED_OF_EVENTS, tenant, [event.seq for event in events])
         # an obligation that cannot judge an event is asked again by an effect of its own; until that is done, it stands for all
         asked_again = {
@@ -84,33 +92,6 @@ class Audit:
                 self._say(
                     f"effect {name.kind} {name.key} stands for event {row['event_seq']}, and no verdict owes it"
                 )
-
-    async def _judge(
-        self, scope: Scope, obligation: Obligation[Scope], events: Sequence[Event], wanted: _Wants
-    ) -> None:
-        """Note what an obligation owes for these events; for one that it cannot judge, what the drain owes then."""
-        try:
-            async with scope.savepoint():
-                context = await obligation.load(scope, events)
-                verdicts = [
-                    (event, owed_by(obligation, event, obligation.judge(event, context))) for event in events
-                ]
-        except (Transient, OutcomeUnknown):
-            raise
-        except Exception as error:  # noqa: BLE001 - one event at a time, and then it is a finding
-            half = len(events) // 2
-            if half:
-                await self._judge(scope, obligation, events[:half], wanted)
-                await self._judge(scope, obligation, events[half:], wanted)
-                return
-            [event] = events
-            again, why = to_be_asked_again(obligation.name, event), f"{type(error).__name__}: {error}"
-            wanted[_Name(again.kind, again.key)] = _Wanted(event, obligation.name, again, broken=why)
-            return
-        for event, effects in verdicts:
-            for effect in effects:
-                # owed twice, it is the first one's row
-                wanted.setdefault(_Name(effect.kind, effect.key), _Wanted(event, obligation.name, effect))
 
     async def _compare(
         self, scope: Scope, tenant: UUID, wanted: Mapping[_Name, _Wanted], asked_again: set[str]
@@ -164,3 +145,18 @@ class Audit:
             count=self.count,
             note=note,
         )
+
+
+def _wants(events: Sequence[Numbered], asked: Sequence[Asked[Scope]]) -> _Wants:
+    """Take out what these events owe; where an obligation cannot judge one, that is what the drain owes then."""
+    wanted: _Wants = {}
+    for one in asked:
+        for n, event in events:
+            error = one.broken.get(n)
+            why = None if error is None else f"{type(error).__name__}: {error}"
+            for _, effect in one.owed.pop(n, ()):
+                # owed twice, it is the first one's row
+                wanted.setdefault(
+                    _Name(effect.kind, effect.key), _Wanted(event, one.obligation.name, effect, broken=why)
+                )
+    return wanted

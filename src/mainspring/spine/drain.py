@@ -4,19 +4,18 @@ If it dies here nothing has happened: the cursors stand where they stood, and th
 A second drain meanwhile takes other tenants, since cursors are locked and locked ones are skipped. A commit in this process says
 whose log has grown, and that one is looked at; all of them are when the floor tick has found that any lags.
 
-One tenant may have any number of rules that match. So a round judges event by event, gives the process's other tasks their turn
-meanwhile, and ends when it owes enough or has judged for long enough: what it has is committed, and the next one begins behind the
-tenant at which it ended. What fails all the same is tried again with half as much, behind the tenant that came first.
+One tenant may have any number of rules that match. So a round ends when it owes enough or has judged for long enough (`judging`): what
+it has is committed, and the next one begins behind the tenant at which it ended. What fails all the same is tried again with half as
+much, behind the tenant that came first.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic
 from uuid import UUID
 
 from mainspring import telemetry, tracing
@@ -25,16 +24,15 @@ from mainspring.spine.effects import (
     Deferred,
     Done,
     Effect,
-    EffectKind,
     Failed,
     NewEffect,
     Outcome,
-    check_family,
 )
-from mainspring.spine.errors import Misuse, OutcomeUnknown, Transient
+from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import Event
 from mainspring.spine.executors import Transactional
-from mainspring.spine.ports import Cursor, H, NotOwed, Obligation, Owes, Store
+from mainspring.spine.judging import EVENT_KIND, OWED_MAX, Asked, Judging, Numbered, Owed, owed_at, owed_by
+from mainspring.spine.ports import Cursor, H, Obligation, Store
 from mainspring.spine.transaction import Transaction
 
 log = logging.getLogger("mainspring.spine")
@@ -45,20 +43,9 @@ ENGINE_VERSION = 3
 TENANTS_MAX = 200
 EVENTS_MAX = 500
 EVENTS_A_TENANT_MAX = 200
-OWED_MAX = 5_000
-# A transaction that is idle for 5 seconds is ended by the database: however long one round could judge, it stops well before.
-JUDGING_SECONDS_MAX = 1.0
-TURN_SECONDS = 0.02  # of judging, until the others on this loop, renewals among them, have their turn
 _HALVINGS_MAX = 9  # until a round takes one event
-
-EVENT_KIND = EffectKind(name="event", transactional=True, lease_seconds=10.0)
-# In the payload of a row whose death no event tells: an obligation that breaks on every event would break on that one, too, and on
-# the next, for ever.
-UNTOLD = "untold"
 _LEFT_SECONDS = 5.0  # until a newer process may have taken what this one might misjudge
 
-Owed = list[tuple[UUID, NewEffect]]
-Numbered = tuple[int, Event]  # an event, and its place in the round
 Complete = Callable[[NewEffect], NewEffect]
 
 
@@ -68,29 +55,6 @@ class Drained:
 
     events: int
     owed: int
-
-
-@dataclass(slots=True)
-class _Asked(Generic[H]):
-    """An obligation in a round, all by an event's place: what it knows of each it looks at, what those owe, and which broke it."""
-
-    obligation: Obligation[H]
-    contexts: dict[int, Any] = field(default_factory=dict)
-    owed: dict[int, Owed] = field(default_factory=dict)
-    broken: dict[int, Exception] = field(default_factory=dict)
-
-    def judge(self, n: int, event: Event) -> int:
-        """Judge an event, and return how many rows it owes."""
-        if n in self.contexts:
-            verdict = self.obligation.judge(event, self.contexts[n])
-            self.owed[n] = [(event.tenant_id, effect) for effect in owed_by(self.obligation, event, verdict)]
-        return len(self.owed.get(n, ()))
-
-    def breaks(self, n: int, event: Event, error: Exception) -> None:
-        """Note that an event breaks it: it is to be asked about that one again."""
-        self.contexts.pop(n, None)
-        self.broken[n] = error
-        self.owed[n] = [(event.tenant_id, to_be_asked_again(self.obligation.name, event))]
 
 
 class Drain(Generic[H]):
@@ -107,9 +71,8 @@ class Drain(Generic[H]):
     ) -> None:
         """`complete` fills in what is the same for all effects of a kind; `clock` says, in seconds, for how long was judged."""
         self._store = store
-        self._clock = clock
         self._complete = complete
-        self._obligations = obligations
+        self._judging = Judging(obligations, store.savepoint, clock=clock)
         self._engine_version = engine_version
         self._after: UUID | None = None
         self._called: set[UUID] = set()
@@ -193,11 +156,10 @@ class Drain(Generic[H]):
         """Owe what the events owe; return the events that were taken and how many effects are new."""
         try:
             async with self._store.savepoint(tx):
-                asked = [_Asked(obligation) for obligation in self._obligations]
-                for one in asked:
-                    await self._load(tx, one, list(enumerate(events)))
-                taken = await self._judge(events, asked)
-                return taken, await self._insert(tx, _owed_at(range(len(taken)), asked))
+                numbered = list(enumerate(events))
+                asked = await self._judging.load(tx, numbered)
+                taken = await self._judging.judge(numbered, asked, owed_max=self._less(OWED_MAX))
+                return events[: len(taken)], await self._insert(tx, owed_at(range(len(taken)), asked))
         except (Transient, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - counted when it is pinned to its event, below
@@ -206,108 +168,31 @@ class Drain(Generic[H]):
 
     async def _owe_around_poison(self, tx: H, events: Sequence[Event]) -> tuple[Sequence[Event], int]:
         """The same, where some event breaks some obligation: that one is to be asked again, and the others' rows stand."""
-        asked = [await self._load_apart(tx, obligation, events) for obligation in self._obligations]
-        taken = await self._judge(events, asked, around_poison=tx)
+        numbered = list(enumerate(events))
+        asked = await self._judging.load_apart(tx, numbered)
+        taken = await self._judging.judge(numbered, asked, owed_max=self._less(OWED_MAX), around_poison=tx)
         new = 0
         for one in asked:
             new += await self._insert_apart(tx, one, taken)
-        return taken, new
+        return events[: len(taken)], new
 
-    async def _load(self, tx: H, one: _Asked[H], events: Sequence[Numbered]) -> None:
-        """Let an obligation read what it needs to know of those of these events that it looks at."""
-        mine = [(n, event) for n, event in events if looks_at(one.obligation, event)]
-        if mine:
-            context = await one.obligation.load(tx, [event for _, event in mine])
-            one.contexts.update((n, context) for n, _ in mine)
-
-    async def _load_apart(self, tx: H, obligation: Obligation[H], events: Sequence[Event]) -> _Asked[H]:
-        """The same, where reading for some event may break the obligation."""
-        one = _Asked(obligation)
-
-        async def load(some: Sequence[Numbered]) -> None:
-            await self._load(tx, one, some)
-
-        for n, error in (await self._apart(tx, list(enumerate(events)), load)).items():
-            one.breaks(n, events[n], error)
-        return one
-
-    async def _judge(
-        self, events: Sequence[Event], asked: Sequence[_Asked[H]], *, around_poison: H | None = None
-    ) -> Sequence[Event]:
-        """Judge the events in order until they owe enough for a round, or it has judged for long enough; return those to be taken.
-
-        The first is judged in any case, and one event more than is taken, at most. Others on this loop have their turns meanwhile.
-        """
-        owed_max, owed = self._less(OWED_MAX), 0
-        begun = turned = self._clock()
-        for n, event in enumerate(events):
-            for one in asked:
-                owed += await self._judge_one(one, n, event, around_poison)
-            now = self._clock()
-            if owed > owed_max or now - begun >= JUDGING_SECONDS_MAX:
-                events = events[: n + 1]
-                break
-            if now - turned >= TURN_SECONDS:
-                await asyncio.sleep(0)
-                turned = self._clock()
-        return within_limit(events, [one.owed for one in asked], owed_max)
-
-    async def _judge_one(self, one: _Asked[H], n: int, event: Event, around_poison: H | None) -> int:
-        try:
-            return one.judge(n, event)
-        except (Transient, OutcomeUnknown):
-            raise
-        except Exception:
-            if around_poison is None:
-                raise
-        return await self._judge_alone(around_poison, one, n, event)
-
-    async def _judge_alone(self, tx: H, one: _Asked[H], n: int, event: Event) -> int:
-        """Judge what broke among others by itself: it may have been another event for which was read."""
-
-        async def judge(some: Sequence[Numbered]) -> None:
-            await self._load(tx, one, some)
-            one.judge(n, event)
-
-        for error in (await self._apart(tx, [(n, event)], judge)).values():
-            one.breaks(n, event, error)
-        return len(one.owed[n])
-
-    async def _insert_apart(self, tx: H, one: _Asked[H], events: Sequence[Event]) -> int:
+    async def _insert_apart(self, tx: H, one: Asked[H], events: Sequence[Numbered]) -> int:
         """Insert what one obligation owes for these events; what the store refuses has broken it, too."""
         new = 0
 
         async def insert(some: Sequence[Numbered]) -> None:
             nonlocal new
-            new += await self._insert(tx, _owed_at((n for n, _ in some), [one]))
+            new += await self._insert(tx, owed_at((n for n, _ in some), [one]))
 
-        refused = await self._apart(tx, list(enumerate(events)), insert)
-        for n, error in refused.items():
-            one.breaks(n, events[n], error)
-        new += await self._insert(tx, _owed_at(refused, [one]))
-        for n, event in enumerate(events):
+        refused = await self._judging.apart(tx, events, insert)
+        for n, event in events:
+            if n in refused:
+                one.breaks(n, event, refused[n])
+        new += await self._insert(tx, owed_at(refused, [one]))
+        for n, event in events:
             if (error_at := one.broken.get(n)) is not None:
                 _say_poisoned(one.obligation.name, event, error_at)
         return new
-
-    async def _apart(
-        self, tx: H, events: Sequence[Numbered], do: Callable[[Sequence[Numbered]], Awaitable[None]]
-    ) -> dict[int, Exception]:
-        """Do it for these events; halve them until what breaks it stands alone, and return what was raised there."""
-        if not events:
-            return {}
-        try:
-            async with self._store.savepoint(tx):
-                await do(events)
-            return {}
-        except (Transient, OutcomeUnknown):
-            raise
-        except Exception as error:  # noqa: BLE001 - counted in _say_poisoned
-            if len(events) == 1:
-                return {events[0][0]: error}
-        half = len(events) // 2
-        first = await self._apart(tx, events[:half], do)
-        return first | await self._apart(tx, events[half:], do)
 
     async def _insert(self, tx: H, owed: Owed) -> int:
         if not owed:
@@ -318,50 +203,9 @@ class Drain(Generic[H]):
         )
 
 
-def _owed_at(places: Iterable[int], asked: Sequence[_Asked[H]]) -> Owed:
-    return [effect for n in places for one in asked for effect in one.owed.get(n, ())]
-
-
 def _say_poisoned(obligation: str, event: Event, error: Exception) -> None:
     telemetry.drain_poisoned.labels(obligation).inc()
     log.error("drain: %s cannot judge event %d: %s: %s", obligation, event.seq, type(error).__name__, error)
-
-
-def to_be_asked_again(obligation: str, event: Event) -> NewEffect:
-    """Return what an event owes that breaks an obligation: that this one is asked again about that one."""
-    return NewEffect(
-        EVENT_KIND.name,
-        key=f"{event.seq}#{obligation}",
-        event_seq=event.seq,
-        payload={"obligation": obligation} | ({UNTOLD: True} if _is_of_poison(event) else {}),
-    )
-
-
-def _is_of_poison(event: Event) -> bool:
-    """Tell whether an event says what became of an event that broke an obligation."""
-    said = event.data.get("effect") if event.kind.startswith("effect.") else None
-    return isinstance(said, Mapping) and said.get("kind") == EVENT_KIND.name
-
-
-def looks_at(obligation: Obligation[H], event: Event) -> bool:
-    """Tell whether an obligation looks at events of this kind."""
-    return obligation.kinds is None or event.kind in obligation.kinds
-
-
-def owed_by(obligation: Obligation[H], event: Event, verdict: object) -> tuple[NewEffect, ...]:
-    """Return the effects of a verdict, each of its event; raise Misuse when it is none: None does not mean that nothing is owed."""
-    match verdict:
-        case Owes(effects):
-            for effect in effects:
-                check_family(effect)
-            return tuple(
-                effect if effect.event_seq is not None else replace(effect, event_seq=event.seq)
-                for effect in effects
-            )
-        case NotOwed():
-            return ()
-        case _:
-            raise Misuse(f"obligation {obligation.name} answers Owes or NotOwed, not {verdict!r:.200}")
 
 
 def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event]:
@@ -380,18 +224,6 @@ def contiguous(cursors: Sequence[Cursor], events: Sequence[Event]) -> list[Event
         expected[event.tenant_id] += 1
         kept.append(event)
     return kept
-
-
-def within_limit(
-    events: Sequence[Event], judged: Sequence[Mapping[int, Owed]], owed_max: int = OWED_MAX
-) -> Sequence[Event]:
-    """Return the longest prefix that owes at most `owed_max` rows; one event alone may owe more."""
-    owed = 0
-    for n in range(len(events)):
-        owed += sum(len(verdicts.get(n, ())) for verdicts in judged)
-        if owed > owed_max and n > 0:
-            return events[:n]
-    return events
 
 
 def moves(cursors: Sequence[Cursor], drained: Iterable[Event]) -> list[tuple[Cursor, int]]:

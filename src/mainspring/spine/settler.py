@@ -15,10 +15,10 @@ from uuid import UUID
 
 from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
-from mainspring.spine.drain import EVENT_KIND, UNTOLD
 from mainspring.spine.effects import Effect, Move, Settlement
 from mainspring.spine.errors import OutcomeUnknown, Transient
 from mainspring.spine.events import NO_CAUSE, Event, NewEvent
+from mainspring.spine.judging import EVENT_KIND, UNTOLD
 from mainspring.spine.ports import H, Store
 from mainspring.spine.targets import Finished, Targets
 from mainspring.spine.transaction import Transaction

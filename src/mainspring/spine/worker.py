@@ -19,7 +19,6 @@ from uuid import UUID
 from mainspring import telemetry, tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.breaker import evidence_of
-from mainspring.spine.drain import EVENT_KIND
 from mainspring.spine.effects import (
     Deferred,
     Done,
@@ -38,6 +37,7 @@ from mainspring.spine.effects import (
 )
 from mainspring.spine.errors import LeaseLost, Transient
 from mainspring.spine.executors import Executor, External, Transactional
+from mainspring.spine.judging import EVENT_KIND
 from mainspring.spine.ports import ClaimRequest, H, Store
 from mainspring.spine.settler import Settler
 from mainspring.spine.targets import Finished
