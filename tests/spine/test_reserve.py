@@ -15,8 +15,8 @@ from mainspring.stores.memory import MemoryStore
 class House:
     """An engine of few slots, whose external effects hang until they are let go."""
 
-    def __init__(self, *, slots: int, inside: bool = True) -> None:
-        self.spine = Spine(MemoryStore(), SpineSettings(slots=slots, tick_seconds=0.05))
+    def __init__(self, *, slots: int, inside: bool = True, tick_seconds: float = 0.05) -> None:
+        self.spine = Spine(MemoryStore(), SpineSettings(slots=slots, tick_seconds=tick_seconds))
         self.let_go = asyncio.Event()
         self.hanging = 0
         self.done = asyncio.Event()
@@ -45,6 +45,13 @@ class House:
             while self.hanging < hanging:  # noqa: ASYNC110 - an executor tells nobody that it has begun
                 await asyncio.sleep(0)
 
+    async def until_crowded(self, hanging: int) -> None:
+        """Wait until no more that is external is claimed, and a look for what is not rests, or has found nothing."""
+        await self.until(hanging)
+        async with asyncio.timeout(10):
+            while not (self.spine.worker._crowded and self.spine.worker._reserve_rests_until):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
 
 @pytest.mark.parametrize("slots", [2, 8])
 async def test_while_external_effects_hang_what_is_done_in_the_database_goes_on(slots):
@@ -71,8 +78,22 @@ async def test_where_all_effects_are_external_they_have_every_slot():
 
 async def test_slots_that_are_kept_for_others_are_given_back_one_by_one():
     """No tick comes by meanwhile: each that ends makes room for the next."""
-    house = House(slots=4)
+    house = House(slots=4, tick_seconds=1_000)
     await house.owe("slow", 40)
-    house.let_go.set()
-    ran = await asyncio.wait_for(house.spine.run_once(), 10)
-    assert (ran.executed, house.hanging) == (40, 40)
+    async with house.spine.running():
+        await house.until_crowded(3)
+        house.let_go.set()
+        await house.until(40)
+
+
+async def test_what_is_owed_while_a_look_rests_is_looked_for_when_it_has():
+    """It is called for once, and no tick comes by: whoever is told that it is too soon has to come back."""
+    house = House(slots=4, tick_seconds=1_000)
+    await house.owe("slow", 8)
+    house.spine.worker._reserve_rests_until = asyncio.get_running_loop().time() + 0.3
+    async with house.spine.running():
+        await house.until_crowded(3)
+        await house.owe("quick")
+        await asyncio.wait_for(house.done.wait(), 10)
+        assert house.hanging == 3
+        house.let_go.set()

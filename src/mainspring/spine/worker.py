@@ -119,6 +119,7 @@ class Worker(Generic[H]):
         self._outside = 0  # how many of those are external
         self._crowded = False
         self._reserve_rests_until = 0.0
+        self._wakes_at: float | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._after: UUID | None = None
@@ -147,7 +148,7 @@ class Worker(Generic[H]):
             return 0
         room = self._room_outside()
         self._crowded = room <= 0
-        if self._crowded and asyncio.get_running_loop().time() < self._reserve_rests_until:
+        if self._crowded and self._is_resting():
             return 0
         # a claim that is on its way counts as in hand: nothing may begin to run alone meanwhile
         self._claiming += 1
@@ -171,6 +172,16 @@ class Worker(Generic[H]):
         if not taken:
             self._reserve_rests_until = loop.time() + _RESERVE_RESTS * (loop.time() - asked_at)
         return taken
+
+    def _is_resting(self) -> bool:
+        """Tell whether it is too soon to look again for transactional effects alone; whoever has called for that is heard after it."""
+        loop, until = asyncio.get_running_loop(), self._reserve_rests_until
+        if loop.time() >= until:
+            return False
+        if self._wakes_at != until:
+            self._wakes_at = until
+            loop.call_at(until, self._freed)
+        return True
 
     def _is_inside(self, kind: str) -> bool:
         return isinstance(self._executors[kind], Transactional)
