@@ -238,6 +238,38 @@ async def test_one_that_was_told_to_run_however_old_gives_its_place_to_none_that
     assert (await house.outcomes()).count("launched echo") == 2
 
 
+async def test_one_that_was_replayed_gives_its_place_to_none_that_is_only_owed(house: House) -> None:
+    """What is replayed has age, cooldown and rate waived, and the other may yet be dropped by them; then neither would have run."""
+    await house.rule(
+        MOVED,
+        name="r",
+        while_running="queue_one",
+        max_event_age_seconds=600,
+        prompt="{{card.fields.url}}",
+    )
+    await house.rule({"kinds": ["card.labeled"], "labels_added": ["go"]}, name="other")
+    card = await house.card()
+    await house.move(card, "ready")
+    await house.spine.run_once()
+    [(state, *_)] = await house.launches()
+    assert state == "dead"
+    await house.boards.edit_card(house.ana, card.key, CardEdit(fields={"url": "x"}))
+    await house.boards.label_card(house.ana, card.key, add=["go"])
+    await house.spine.run_once()  # a run of the same agent, by another rule
+    await again(house, card)
+    await replay_dead(house)
+    await house.spine.run_once()
+    waits = ("pending", "deferred", "while_running: a run of echo on WEB-1 has not ended")
+    assert sorted(await house.launches(), key=str) == [("done", "launched echo", None), waits, waits]
+    await house.later(seconds=700)
+    await house.end_runs()
+    await house.later(seconds=60)
+    await house.spine.run_once()
+    outcomes = await house.outcomes()
+    assert outcomes.count("launched echo") == 2
+    assert any("max_event_age_seconds" in str(one) for one in outcomes)
+
+
 async def test_one_that_waits_gives_its_place_to_none_of_another_version_that_may_yet_be_dropped(
     house: House,
 ) -> None:
