@@ -30,9 +30,13 @@ def test_a_server_is_killed_where_it_is_told_to_be_and_what_was_posted_is_answer
     assert said.count(posted["text"]) == 1
 
 
-def test_a_point_that_is_not_reached_is_told(server: DevServer) -> None:
+def test_a_point_that_is_not_reached_is_told_and_stays_armed_for_nobody(server: DevServer) -> None:
     with (
-        pytest.raises(TooLong, match=r"desk\.after_replay reached"),
-        server.crash_at("desk.after_replay", seconds=0.2),
+        pytest.raises(TooLong, match=r"post\.after_commit reached"),
+        server.crash_at("post.after_commit", seconds=0.2),
     ):
         pass
+    with pytest.raises(ZeroDivisionError), server.crash_at("post.after_commit"):
+        raise ZeroDivisionError
+    # and whoever gets there later is not killed
+    server.call("POST", "/channels/general/messages", {"text": "nobody is called"})

@@ -98,6 +98,11 @@ def named_by(environ: Mapping[str, str]) -> list[str]:
     return specs
 
 
+def is_armed() -> bool:
+    """Tell whether any point is armed."""
+    return bool(_armed)
+
+
 def disarm() -> None:
     """Forget every armed point."""
     _armed.clear()

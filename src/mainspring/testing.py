@@ -90,16 +90,27 @@ class DevServer:
         """Have a server killed (or stopped) when it reaches a point: `point[:nth][:kill|stop|raise]`."""
         self.call("POST", "/dev/faults", {"point": fault}, server=server)
 
+    def disarm(self, *, server: int = 1) -> None:
+        """Have a server forget every point that it is armed at; one that is down has forgotten them."""
+        with contextlib.suppress(httpx.TransportError):
+            self.call("DELETE", "/dev/faults", server=server)
+
     @contextlib.contextmanager
     def crash_at(self, point: str, *, server: int = 1, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
         """Have a server killed when it reaches a point while the block runs, or soon after; return once it is up again.
 
-        Raises TooLong when the point is not reached.
+        Raises TooLong when the point is not reached. Whatever it raises, or the block does, no point stays armed.
         """
         before = self._pid_of(server)
         self.arm(point, server=server)
-        yield
-        wait_until(lambda: self._pid_of(server) not in (None, before), f"{point} reached", seconds=seconds)
+        try:
+            yield
+            wait_until(
+                lambda: self._pid_of(server) not in (None, before), f"{point} reached", seconds=seconds
+            )
+        except BaseException:
+            self.disarm(server=server)
+            raise
         wait_until(self.is_up, "the server up again")
 
     def _pid_of(self, server: int) -> int | None:

@@ -394,6 +394,10 @@ async def test_faults_are_armed_by_operators_on_this_machine_alone(world):
     try:
         armed = await world.post("dev/faults", {"point": "drain.before_commit:3:raise"})
         assert (armed["armed"], armed["nth"], armed["action"]) == ("drain.before_commit", 3, "raise")
+        assert (await world.call("DELETE", "dev/faults", "member")).status_code == 403
+        assert faultpoints.is_armed()
+        assert (await world.call("DELETE", "dev/faults")).status_code == 204
+        assert not faultpoints.is_armed()
     finally:
         faultpoints.disarm()
     wrong = await world.call("POST", "dev/faults", json={"point": "nowhere"})

@@ -1,4 +1,4 @@
-"""`/dev/faults`: arms a fault point in this process. Only in dev mode and from this machine; elsewhere it does not exist."""
+"""`/dev/faults`: arms a fault point in this process, and disarms them. Only in dev mode and from this machine; elsewhere it does not exist."""
 
 from __future__ import annotations
 
@@ -37,12 +37,23 @@ class Armed(BaseModel):
 @router.post("/faults", response_model=Armed, dependencies=[require("dev.fault")])
 async def arm_fault(request: Request, body: Fault) -> dict[str, Any]:
     """Arm a fault point: this process dies, stops or fails when it next gets there."""
-    client = request.client.host if request.client else ""
-    if not request.app.state.services.settings.dev_mode or not is_loopback(client):
-        raise NotFound("path", request.url.path)
+    _refuse_elsewhere(request)
     try:
         point, nth, action = faultpoints.parse(body.point)
     except ValueError as error:
         raise Invalid(FieldError("/point", str(error))) from error
     faultpoints.arm(body.point)
     return {"armed": str(point), "nth": nth, "action": str(action), "process": os.getpid()}
+
+
+@router.delete("/faults", status_code=204, dependencies=[require("dev.fault")])
+async def disarm_faults(request: Request) -> None:
+    """Disarm every fault point that is armed in this process."""
+    _refuse_elsewhere(request)
+    faultpoints.disarm()
+
+
+def _refuse_elsewhere(request: Request) -> None:
+    client = request.client.host if request.client else ""
+    if not request.app.state.services.settings.dev_mode or not is_loopback(client):
+        raise NotFound("path", request.url.path)
