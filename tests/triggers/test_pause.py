@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from mainspring import telemetry
 from mainspring.ids import new_id
 from mainspring.rooms import Conflict, Invalid, NotFound
 from mainspring.spine.effects import EffectRow
+from mainspring.spine.engine import SpineSettings
+from mainspring.triggers.service import RuleService
 from mainspring.triggers.stray import free_stray
 
-from .conftest import House
+from .conftest import House, another_engine
 
 MOVED = {"kinds": ["card.moved"], "to_states": ["ready"]}
 CREATED = {"kinds": ["card.created"]}
@@ -193,6 +196,34 @@ async def test_what_no_pause_holds_is_set_free(house: House) -> None:
     assert telemetry.sweep_repaired.labels("held")._value.get() == before + 1
     await house.spine.run_once()
     assert await house.outcomes() == ["launched echo"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["resume", "the net", "disable"])
+async def test_what_is_set_free_is_looked_for_at_once(house: House, by: str) -> None:
+    """No tick comes by: whoever sets rows free tells the worker when that is committed."""
+    await house.rule(MOVED)
+    await house.rules.pause(house.ana, "r")
+    await house.move(await house.card(), "ready")
+    await house.spine.run_once()
+    assert await standing(house) == ["held"]
+    spine = another_engine(house, SpineSettings(tick_seconds=1_000, due_sweep_seconds=1_000))
+    rules = RuleService(spine, house.db)
+    async with spine.running(), asyncio.timeout(20):
+        while any(loop.health.succeeded_seconds_ago is None for loop in spine._loops):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        match by:
+            case "resume":
+                await rules.resume(house.ana, "r", owed="run")
+            case "disable":
+                await rules.disable(house.ana, "r")
+            case _:
+                async with house.db.tenant(house.tenant) as scope:
+                    await scope.execute("update mainspring.rules set paused_at = null, paused_because = null")
+                assert await free_stray(spine, house.db) == 1
+        while await standing(house) == ["pending"]:  # noqa: ASYNC110 - nobody tells what a worker has settled
+            await asyncio.sleep(0.01)
+    assert await standing(house) == ["dropped" if by == "disable" else "done"]
 
 
 async def test_another_tenant_pauses_nothing_of_ours(house: House) -> None:

@@ -38,6 +38,7 @@ class Transaction(Generic[H]):
         self.handle = handle
         self.tenant = tenant
         self._owed: list[tuple[UUID, UUID]] = []
+        self._has_freed = False
         self.appended: tuple[int, ...] = ()
 
     def append(self, event: NewEvent, *, stamp: Callable[[int], Awaitable[None]] | None = None) -> None:
@@ -65,6 +66,10 @@ class Transaction(Generic[H]):
         """Note effects that this transaction has returned to pending, or inserted itself: they are made due when it ends, like those it owes."""
         self._owed += [(self.tenant, effect) for effect in effects]
 
+    def freed(self) -> None:
+        """Note that this transaction has made rows due that were held: they are looked for when it has committed."""
+        self._has_freed = True
+
     async def write_events(self) -> None:
         """Write the buffered events; called once, by whoever opened the transaction, right before it commits."""
         if self._closed:
@@ -87,8 +92,8 @@ class Transaction(Generic[H]):
 
     @property
     def has_owed(self) -> bool:
-        """Whether this transaction has owed an effect, or owed one again."""
-        return bool(self._owed)
+        """Whether this transaction has owed an effect, owed one again, or set one free."""
+        return bool(self._owed) or self._has_freed
 
     @property
     def appended_kinds(self) -> tuple[str, ...]:

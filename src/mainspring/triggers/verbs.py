@@ -155,8 +155,15 @@ async def _set_free(tx: Tx, rule: Rule) -> Rule:
     """End the pause of a rule that goes off: what was held is met once more, and dropped for what it is then."""
     if rule.paused is not None:
         await tx.handle.execute(_UNPAUSE_RULE, tx.tenant, rule.id)
-        await tx.handle.fetchval(_FREE_HELD, tx.tenant, rule.id)
+        await _free_held(tx, rule.id)
     return replace(rule, paused=None)
+
+
+async def _free_held(tx: Tx, rule_id: UUID) -> int:
+    freed: int = await tx.handle.fetchval(_FREE_HELD, tx.tenant, rule_id)
+    if freed:
+        tx.freed()
+    return freed
 
 
 # Pausing: what a paused rule owes is held, and what happens meanwhile is judged and owed the same ----------------------
@@ -177,7 +184,7 @@ async def resume_rule(tx: Tx, rule: Rule, owed: Owed, actor: Actor) -> tuple[Rul
     """
     await tx.handle.execute(_UNPAUSE_RULE, tx.tenant, rule.id)
     held: int = await (
-        tx.handle.fetchval(_FREE_HELD, tx.tenant, rule.id)
+        _free_held(tx, rule.id)
         if owed == "run"
         else tx.handle.fetchval(_GIVE_UP_HELD, tx.tenant, rule.id, GIVEN_UP)
     )
@@ -198,8 +205,7 @@ async def free_stray(tx: Tx, rule_id: UUID) -> int:
     rule = await tx.handle.fetchrow(_HOLD_RULE, tx.tenant, rule_id)
     if rule is None or rule["paused_because"] is not None:
         return 0
-    freed: int = await tx.handle.fetchval(_FREE_HELD, tx.tenant, rule_id)
-    return freed
+    return await _free_held(tx, rule_id)
 
 
 def _resume_stamp(tx: Tx, rule: Rule, owed: Owed) -> Callable[[int], Awaitable[None]]:
