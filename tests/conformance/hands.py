@@ -143,7 +143,8 @@ class Hands:
 
     async def replay(self, tenant: UUID, effects: Sequence[UUID], *, new_key: bool = False) -> list[UUID]:
         async with self.store.tenant(tenant) as tx:
-            moved = await self.store.replay(tx, tenant, dict.fromkeys(effects, new_key))
+            rows = await self.store.effects_by_id(tx, tenant, set(effects))
+            moved = await self.store.replay(tx, tenant, [(row, new_key) for row in rows])
             await self.store.make_due(tx, [(tenant, effect) for effect in moved])
             return moved
 

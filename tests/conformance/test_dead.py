@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mainspring.ids import new_id
@@ -14,7 +16,7 @@ DAY = 86_400.0
 async def test_one_replay_gives_each_effect_the_key_that_is_asked_for_it(hands: Hands):
     tenant = await hands.tenant()
     keys = {(await hands.dead(tenant, key=f"{n}")).id: n % 2 == 0 for n in range(4)}
-    asked = dict(reversed(keys.items()))
+    asked = [(row, keys[row.id]) for row in reversed(await hands.rows(tenant))]
     async with hands.store.tenant(tenant) as tx:
         assert await hands.store.replay(tx, tenant, asked) == sorted(keys)
     assert {row.id: row.epoch for row in await hands.rows(tenant)} == keys
@@ -94,12 +96,34 @@ async def test_only_dead_effects_of_this_tenant_are_replayed(hands: Hands):
     done = await hands.owe_one(tenant, key="done")
     assert await hands.settles(await hands.claim_one())
     pending = await hands.owe_one(tenant, key="pending")
-    asked = [theirs.id, done, pending, dead.id, dead.id, new_id()]
-    assert await hands.replay(tenant, asked) == [dead.id]
-    assert await hands.replay(tenant, asked) == []
+    read = [await hands.row(one) for one in (theirs, (tenant, done), (tenant, pending), dead)]
+    asked = [(replace(row, settled_at=read[-1].settled_at), False) for row in read]
+    asked += [(row, False) for row in (*read, replace(read[-1], id=new_id()))]
+    for moved in ([dead.id], []):
+        async with hands.store.tenant(tenant) as tx:
+            assert await hands.store.replay(tx, tenant, asked) == moved
+            await hands.store.make_due(tx, [(tenant, effect) for effect in moved])
     assert await hands.replay(tenant, []) == []
     assert (await hands.row(theirs)).state == EffectState.DEAD
     assert (await hands.row((tenant, done))).state == EffectState.DONE
+
+
+async def test_one_that_has_died_anew_since_it_was_read_is_not_replayed_by_what_was_decided_of_it(
+    hands: Hands,
+):
+    """It failed at its one attempt, and would get a new key; somebody replayed it meanwhile, and that attempt may have happened."""
+    tenant = await hands.tenant()
+    dead = await hands.dead(tenant)
+    read = await hands.row(dead)
+    assert await hands.replay(tenant, [dead.id]) == [dead.id]
+    assert await hands.settles(await hands.claim_one(), Failed("no such address"))
+    now = await hands.row(dead)
+    assert (now.state, now.epoch, now.outcome) == (read.state, read.epoch, read.outcome)
+    async with hands.store.tenant(tenant) as tx:
+        assert await hands.store.replay(tx, tenant, [(read, True)]) == []
+    assert await hands.row(dead) == now
+    async with hands.store.tenant(tenant) as tx:
+        assert await hands.store.replay(tx, tenant, [(now, True)]) == [dead.id]
 
 
 async def test_a_discarded_effect_is_over_and_says_why(hands: Hands):

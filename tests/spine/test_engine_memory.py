@@ -609,7 +609,7 @@ async def test_an_obligation_that_breaks_on_every_event_does_not_break_on_the_ne
     }
     broken = False
     async with shop.hands.store.tenant(tenant) as tx:
-        await shop.hands.store.replay(tx, tenant, {row.id: False for row in letters})
+        await shop.hands.store.replay(tx, tenant, [(row, False) for row in letters])
         await shop.hands.store.make_due(tx, [(tenant, row.id) for row in letters])
     await shop.run()
     assert {row.state.value for row in await shop.hands.rows(tenant, kind="event")} == {"done"}

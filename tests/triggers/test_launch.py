@@ -211,7 +211,7 @@ async def test_a_launch_that_died_of_a_missing_field_is_mended_and_replayed(hous
     await house.boards.edit_card(house.ana, card.key, CardEdit(fields={"url": "http://x"}))
     async with house.db.tenant(house.tenant) as scope:
         [dead] = await house.spine.store.effects(scope, house.tenant, kind="launch")
-        await house.spine.store.replay(scope, house.tenant, {dead.id: False})
+        await house.spine.store.replay(scope, house.tenant, [(dead, False)])
         await house.spine.store.make_due(scope, [(house.tenant, dead.id)])
     await house.spine.run_once()
     [run] = await house.queued()

@@ -131,8 +131,8 @@ async def replay(
     rows = await rows_of(outbox, tx, ids)
     tried = await outbox.tried(tx.handle, tx.tenant, [row.id for row in rows]) if rows else {}
     planned = plan(ids, rows, tried=tried, new_key=new_key)
-    keys = {one.row.id: one.new_key for one in planned.eligible}
-    moved = set(await outbox.replay(tx.handle, tx.tenant, keys)) if keys else set()
+    asked = [(one.row, one.new_key) for one in planned.eligible]
+    moved = set(await outbox.replay(tx.handle, tx.tenant, asked)) if asked else set()
     tx.owed_again(moved)
     done = _only(planned, moved)
     for one in done.eligible:

@@ -256,10 +256,13 @@ class Outbox(Protocol[H_contra]):
     async def cancel(self, tx: H_contra, tenant: UUID, effect: UUID) -> EffectState | None:
         """Drop a pending effect, or ask a claimed one's settle to; return the state then, None when there is no such row."""
 
-    async def replay(self, tx: H_contra, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
-        """Return dead effects to pending with fresh budgets; those mapped to True get a new key. Returns the ids moved.
+    async def replay(
+        self, tx: H_contra, tenant: UUID, effects: Sequence[tuple[EffectRow, bool]]
+    ) -> list[UUID]:
+        """Return dead effects to pending with fresh budgets; those that come with True get a new key. Returns the ids moved.
 
-        `make_due` comes before the commit.
+        Each is given as it was read when its key was decided: one that has died anew since stays dead. `make_due` comes before the
+        commit.
         """
 
     async def discard(

@@ -52,7 +52,7 @@ async def rows(house: House) -> list[EffectRow]:
 
 async def replay(house: House, row: EffectRow, *, new_key: bool) -> None:
     async with house.db.tenant(house.tenant) as scope:
-        await house.spine.store.replay(scope, house.tenant, {row.id: new_key})
+        await house.spine.store.replay(scope, house.tenant, [(row, new_key)])
         await house.spine.store.make_due(scope, [(house.tenant, row.id)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -123,10 +123,14 @@ class MemoryOutbox:
                 case row:
                     return row.state
 
-    async def replay(self, tx: MemoryTransaction, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
+    async def replay(
+        self, tx: MemoryTransaction, tenant: UUID, effects: Sequence[tuple[EffectRow, bool]]
+    ) -> list[UUID]:
         """Return dead effects to pending with fresh budgets."""
         with tx.statement() as now:
-            dead = _dead(tx.tables, tenant, list(effects))
+            read = {row.id: (row.settled_at, new_key) for row, new_key in effects}
+            # when a row was settled names its death: of one that has died anew, nothing that was decided holds
+            dead = [row for row in _dead(tx.tables, tenant, list(read)) if row.settled_at == read[row.id][0]]
             for row in dead:
                 replayed = replace(
                     row,
@@ -135,7 +139,7 @@ class MemoryOutbox:
                     crashes=0,
                     deferrals=0,
                     deferred_since=None,
-                    epoch=row.epoch + effects[row.id],
+                    epoch=row.epoch + read[row.id][1],
                     not_before=now,
                     cancel_requested=False,
                     outcome=None,

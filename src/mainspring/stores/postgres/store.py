@@ -289,9 +289,15 @@ class PostgresStore(PostgresBreakers):
         )
         return EffectState(state) if state else None
 
-    async def replay(self, tx: Scope, tenant: UUID, effects: Mapping[UUID, bool]) -> list[UUID]:
+    async def replay(self, tx: Scope, tenant: UUID, effects: Sequence[tuple[EffectRow, bool]]) -> list[UUID]:
         """Return dead effects to pending with fresh budgets."""
-        replayed = await tx.fetch(SQL["replay"], tenant, list(effects), list(effects.values()))
+        replayed = await tx.fetch(
+            SQL["replay"],
+            tenant,
+            [row.id for row, _ in effects],
+            [new_key for _, new_key in effects],
+            [row.settled_at for row, _ in effects],
+        )
         return [row["id"] for row in replayed]
 
     async def discard(self, tx: Scope, tenant: UUID, effects: Sequence[UUID], *, reason: str) -> list[UUID]:

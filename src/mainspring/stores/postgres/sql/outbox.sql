@@ -441,11 +441,12 @@ select state from mainspring.effects where tenant_id = $1 and id = $2;
 
 -- name: replay
 -- Whatever becomes of their keys, they are one statement, and locked in one order. They are made due at the transaction's end.
+-- When a row was settled ($4) names its death: of one that has died anew since it was read, nothing that was decided holds.
 with held as materialized (
     select e.id, g.new_key
     from mainspring.effects e
-    join unnest($2::uuid[], $3::boolean[]) as g (id, new_key) on g.id = e.id
-    where e.tenant_id = $1 and e.state = 'dead'
+    join unnest($2::uuid[], $3::boolean[], $4::timestamptz[]) as g (id, new_key, settled_at) on g.id = e.id
+    where e.tenant_id = $1 and e.state = 'dead' and e.settled_at = g.settled_at
     order by e.id
     for update of e
 ), replayed as (
