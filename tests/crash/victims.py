@@ -31,9 +31,7 @@ from mainspring.wiring import Services
 Deed = Literal[
     "move", "drain", "work", "claim", "complete", "replay", "post", "settle", "start", "inbox", "ack"
 ]
-# Longer than it takes to freeze a few of them, even on a busy machine: a worker claims whatever is due, so each of them takes over what
-# those before it hold once that has run out, and the fifth to die with a row sends it to the desk.
-LEASE_SECONDS = 6.0
+LEASE_SECONDS = 2.0
 _PATIENCE_SECONDS = 90.0
 
 _forked = multiprocessing.get_context("forkserver")
