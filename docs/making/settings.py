@@ -11,6 +11,7 @@ from making.markdown import code, table
 OTHER_VARIABLES: Mapping[str, tuple[str, str]] = {
     "MAINSPRING_CONFIG": ("server", "the TOML file; `mainspring.toml` in the working folder by default"),
     "MAINSPRING_FAULT": ("server; `dev` passes it to their first start", "fault points to arm: `point[:nth][:kill|stop|raise]`, several with commas"),
+    "MAINSPRING_NATS_SERVER": ("embedded", "the `nats-server` program, instead of that of the `embedded` extra"),
     "MAINSPRING_PG_BINDIR": ("embedded", "a folder with PostgreSQL's programs, instead of those of the `embedded` extra"),
     "MAINSPRING_STATE": ("`dev`, commands", "the state folder, instead of `./.mainspring`"),
     "MAINSPRING_URL": ("commands, runners", "the server's address"),

@@ -29,6 +29,7 @@ ALSO_KNOWN = frozenset(
     {
         CONFIG_VARIABLE,
         "MAINSPRING_FAULT",
+        "MAINSPRING_NATS_SERVER",
         "MAINSPRING_PG_BINDIR",
         "MAINSPRING_URL",
         "MAINSPRING_TOKEN",

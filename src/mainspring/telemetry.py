@@ -145,6 +145,44 @@ drained_position = Gauge(
 drain_lag = Gauge(
     "mainspring_drain_lag_seconds", "Age of the oldest event that no drain has looked at.", registry=REGISTRY
 )
+fabric_published = Counter(
+    "mainspring_fabric_published", "References handed to the fabric, confirmed.", registry=REGISTRY
+)
+fabric_publish_failures = Counter(
+    "mainspring_fabric_publish_failures",
+    "References given up after their retries, or for want of room; the floor tick finds what they stood for.",
+    ["reason"],
+    registry=REGISTRY,
+)
+fabric_references = Counter(
+    "mainspring_fabric_references",
+    "References that came to this process, by what became of them: ack, nak, park, returned.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+fabric_redeliveries = Counter(
+    "mainspring_fabric_redeliveries", "References that came to this process again.", registry=REGISTRY
+)
+fabric_answers_lost = Counter(
+    "mainspring_fabric_answers_lost",
+    "Answers that did not reach the fabric: each costs one delivery more.",
+    registry=REGISTRY,
+)
+fabric_parked = Counter(
+    "mainspring_fabric_parked", "References that nobody could take, by cause.", ["cause"], registry=REGISTRY
+)
+fabric_outages = Counter(
+    "mainspring_fabric_outages", "Times that the connection to the fabric was lost.", registry=REGISTRY
+)
+fabric_rebuilt = Counter(
+    "mainspring_fabric_rebuilt",
+    "Streams and consumers of the fabric that were made, and requests that had gone silent and were made anew.",
+    ["what"],
+    registry=REGISTRY,
+)
+fabric_connected = Gauge(
+    "mainspring_fabric_connected", "Whether this process is connected to its fabric.", registry=REGISTRY
+)
 message_ack = Histogram(
     "mainspring_message_ack_seconds",
     "From a message's settling until an agent's session has put it into the agent's context.",
