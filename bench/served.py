@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import figures
 import psutil
 from wire import Refused, Wire
+
+from mainspring.embedded import EmbeddedNats
 
 START_SECONDS = 180.0  # thousands that come at once are turned away by the hundred, and come again
 
@@ -45,6 +50,18 @@ async def serving(url: str) -> AsyncIterator[Served]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
+    folder = Path(tempfile.mkdtemp(prefix="ms-bench-"))
+    with EmbeddedNats(folder) as nats:
+        try:
+            environment |= {"MAINSPRING_NATS_URL": nats.url()}
+            async with _serving(url, port, environment) as served:
+                yield served
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def _serving(url: str, port: int, environment: dict[str, str]) -> AsyncIterator[Served]:
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mainspring", "server", "run"),
         env=environment

@@ -7,6 +7,7 @@ its own.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.embedded import EmbeddedPostgres
+from mainspring.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.databases import SHARED_SERVER, Database, Databases, Mode, arguments_of
 
 
@@ -32,6 +33,28 @@ def postgres() -> Iterator[EmbeddedPostgres]:
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[EmbeddedNats]:
+    """This process's own NATS. Tests share it, each under a root of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="ms-nats-"))
+    try:
+        with EmbeddedNats(folder / "state") as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def nats_environment(nats_server: EmbeddedNats) -> Callable[[str], dict[str, str]]:
+    """What servers of one database need to be told of NATS: `nats_environment(database_url)`."""
+
+    def environment(database_url: str) -> dict[str, str]:
+        root = f"t{hashlib.sha256(database_url.encode()).hexdigest()[:16]}"
+        return {"MAINSPRING_NATS_URL": nats_server.url(), "MAINSPRING_NATS_ROOT": root}
+
+    return environment
 
 
 @pytest.fixture(scope="session")

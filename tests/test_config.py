@@ -117,3 +117,19 @@ def test_the_demo_token_keeps_the_server_on_loopback():
     config.refuse_exposed_demo(exposed, demo_token=False)
     with pytest.raises(config.ConfigError, match="demo"):
         config.refuse_exposed_demo(exposed, demo_token=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"nats_url": "http://nats:4222"}, "nats_url: must begin with nats://"),
+        ({"nats_url": "nats://one:4222,two:4222"}, "nats_url: must begin with nats://"),
+        ({"nats_tls_key": "/key"}, "nats_tls_key: is of no use without nats_tls_cert"),
+        ({"nats_root": "a.b"}, "nats_root"),
+        ({"nats_root": ">"}, "nats_root"),
+    ],
+)
+def test_what_reaches_no_nats_is_refused(given, wrong):
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(**given)
+    assert wrong in str(refused.value)

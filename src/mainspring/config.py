@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +49,10 @@ ALSO_KNOWN = frozenset(
     }
 )
 
+_NATS_SCHEMES = ("nats://", "tls://", "ws://", "wss://")
+_NATS_FILES = ("nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key")
+_NATS_SECRET = re.compile(r"://.*@")
+
 
 class ConfigError(Exception):
     """The settings cannot be used; the message lists what is wrong, one line each."""
@@ -81,6 +86,30 @@ class Settings(BaseSettings):
     pool_size: int = Field(default=10, ge=3, le=200, description="database connections of one process")
     statement_cache_size: int = Field(
         default=100, ge=0, le=10_000, description="prepared statements kept per connection; 0 behind a pooler"
+    )
+
+    nats_url: str = Field(
+        default="",
+        repr=False,
+        description="nats:// or tls:// address of NATS with JetStream, 2.10 or newer; several with commas between",
+    )
+    nats_creds: Path | None = Field(default=None, description="credentials file for NATS")
+    nats_tls_ca: Path | None = Field(default=None, description="certificates that NATS's must descend from")
+    nats_tls_cert: Path | None = Field(default=None, description="certificate to show to NATS")
+    nats_tls_key: Path | None = Field(default=None, description="the key of that certificate")
+    nats_root: str = Field(
+        default="mainspring",
+        pattern="^[a-z][a-z0-9_-]{0,31}$",
+        description="first word of every subject; another one for each installation that shares a NATS account",
+    )
+    nats_replicas: int = Field(
+        default=1,
+        ge=1,
+        le=5,
+        description="copies of the streams in a NATS cluster, where they are first made",
+    )
+    nats_wait_seconds: float = Field(
+        default=15.0, ge=0, le=600, description="how long a start waits for a NATS that does not answer"
     )
 
     requests_max: int = Field(
@@ -137,6 +166,7 @@ class Settings(BaseSettings):
             problems.append("lease_seconds_external: must not be shorter than lease_seconds_transactional")
         if self.database_url and not self.database_url.startswith(("postgresql://", "postgres://")):
             problems.append("database_url: must begin with postgresql://")
+        problems += _nats_problems(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -148,8 +178,10 @@ class Settings(BaseSettings):
         return f"http://{host}:{self.port}"
 
     def shown(self) -> dict[str, Any]:
-        """The settings with the database's password blotted out, for people to read."""
-        return self.model_dump() | {"database_url": blotted(self.database_url)}
+        """The settings with passwords and tokens blotted out, for people to read."""
+        files = {name: str(path) for name in _NATS_FILES if (path := getattr(self, name)) is not None}
+        blots = {"database_url": blotted(self.database_url), "nats_url": blotted_nats(self.nats_url)}
+        return self.model_dump() | files | blots
 
     @classmethod
     def settings_customise_sources(
@@ -226,6 +258,22 @@ def blotted(url: str) -> str:
     if not separator or not at:
         return url
     return f"{scheme}://{credentials.partition(':')[0]}:…@{where}" if ":" in credentials else url
+
+
+def blotted_nats(url: str) -> str:
+    """A NATS address, or several, without passwords and tokens."""
+    return ",".join(_NATS_SECRET.sub("://…@", one) for one in url.split(","))
+
+
+def _nats_problems(settings: Settings) -> list[str]:
+    problems: list[str] = []
+    if settings.nats_url and not all(
+        one.strip().startswith(_NATS_SCHEMES) for one in settings.nats_url.split(",")
+    ):
+        problems.append(f"nats_url: must begin with {', '.join(_NATS_SCHEMES)}")
+    if settings.nats_tls_key is not None and settings.nats_tls_cert is None:
+        problems.append("nats_tls_key: is of no use without nats_tls_cert")
+    return problems
 
 
 def _toml_file(environment: Mapping[str, str]) -> Path | None:

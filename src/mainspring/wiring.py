@@ -7,7 +7,8 @@ than we are, or a login that sees past its tenant is refused before a port answe
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +34,12 @@ from mainspring.chat.receipts import ReceiptService
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
 from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
+from mainspring.fabric.errors import Refused
+from mainspring.fabric.jetstream import JetStreamFabric
+from mainspring.fabric.link import Address
+from mainspring.fabric.port import EventFabric
+from mainspring.fabric.settings import FabricSettings
+from mainspring.fabric.subjects import Names
 from mainspring.operators import build as operators_room
 from mainspring.operators import metrics
 from mainspring.operators.build import OperatorsRoom
@@ -62,6 +69,7 @@ from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
 KEYS_TRIMMED_SECONDS = 60.0
+FABRIC_LOCK = 7_226_117_001  # the database's lock on the fabric's streams while they are migrated; the number means nothing
 
 
 class CannotStart(Exception):
@@ -138,6 +146,7 @@ class Services:
     audit: DeedService
     explain: ExplainService
     verify: VerifyService
+    fabric: EventFabric | None
 
     async def start(self) -> None:
         """Start the engine's loops and the rooms' own."""
@@ -146,6 +155,8 @@ class Services:
     async def stop(self) -> None:
         """Hand back what is held, then close the connections."""
         await self.spine.stop()
+        if self.fabric is not None:
+            await self.fabric.close()
         await gather_closed(self.pool, timeout_seconds=POOL_CLOSES_SECONDS)
 
     async def measure(self) -> None:
@@ -170,8 +181,32 @@ class Services:
         return {"lag": await metrics.lag(self.db), "schema": schema}
 
 
+async def assemble(settings: Settings) -> Services:
+    """Join everything that a server process needs, its fabric included. Raises CannotStart.
+
+    A fabric that is not named, or refuses us, is refused here. One that does not answer is waited for, and then gone without: it only
+    wakes, and the tick finds what it would have told. Readiness says so.
+    """
+    if not settings.nats_url:
+        raise CannotStart(
+            "nats_url is not set: a server needs NATS with JetStream (set MAINSPRING_NATS_URL, or use `mainspring dev`)"
+        )
+    pool = await _pool(settings)
+    try:
+        await check(pool)
+        fabric = await _fabric(settings, Database(pool, roles=True))
+        try:
+            return join(settings, pool, fabric=fabric)
+        except BaseException:
+            await fabric.close()
+            raise
+    except BaseException:
+        await gather_closed(pool, timeout_seconds=POOL_CLOSES_SECONDS)
+        raise
+
+
 async def build(settings: Settings) -> Services:
-    """Join everything on a checked database. Raises CannotStart."""
+    """Join everything but the fabric on a checked database: for commands, and for a process that is alone. Raises CannotStart."""
     pool = await _pool(settings)
     try:
         await check(pool)
@@ -181,7 +216,7 @@ async def build(settings: Settings) -> Services:
         raise
 
 
-def join(settings: Settings, pool: Pool) -> Services:
+def join(settings: Settings, pool: Pool, *, fabric: EventFabric | None = None) -> Services:
     """Join the parts on a pool. Takes no connection and starts nothing.
 
     A room is built on the engine with the verbs that it asks of others, and declares there what it owes, does and repeats.
@@ -224,7 +259,30 @@ def join(settings: Settings, pool: Pool) -> Services:
         audit=operators.audit,
         explain=operators.explain,
         verify=operators.verify,
+        fabric=fabric,
     )
+
+
+async def _fabric(settings: Settings, db: Database) -> JetStreamFabric:
+    address = Address(
+        url=settings.nats_url,
+        creds=settings.nats_creds,
+        tls_ca=settings.nats_tls_ca,
+        tls_cert=settings.nats_tls_cert,
+        tls_key=settings.nats_tls_key,
+    )
+    wanted = FabricSettings(names=Names(settings.nats_root), replicas=settings.nats_replicas)
+
+    @asynccontextmanager
+    async def lock() -> AsyncIterator[None]:
+        async with db.system("fabric migration") as scope:
+            await scope.execute("select pg_advisory_xact_lock($1)", FABRIC_LOCK)
+            yield
+
+    try:
+        return await JetStreamFabric.open(address, wanted, lock=lock, wait_seconds=settings.nats_wait_seconds)
+    except Refused as error:
+        raise CannotStart(f"NATS at {config.blotted_nats(settings.nats_url)}: {error}") from error
 
 
 def _engine(settings: Settings, pool: Pool) -> Engine:

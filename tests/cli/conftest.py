@@ -68,7 +68,7 @@ class Cli:
 
 
 @pytest.fixture(scope="session")
-async def live(databases) -> AsyncIterator[tuple[str, dict[str, str]]]:
+async def live(databases, nats_environment) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """A server process with a board, an agent and a rule; its address and a token for each role."""
     database = await databases.create("server")
     services = await wiring.build(Settings(database_url=database.url))
@@ -80,7 +80,7 @@ async def live(databases) -> AsyncIterator[tuple[str, dict[str, str]]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "mainspring", "server", "run",
         stdout=asyncio.subprocess.PIPE,
-        env={**CLEAN, "MAINSPRING_DATABASE_URL": database.url, "MAINSPRING_PORT": str(port), "MAINSPRING_FLOOR_TICK_SECONDS": "0.2"},
+        env={**CLEAN, **nats_environment(database.url), "MAINSPRING_DATABASE_URL": database.url, "MAINSPRING_PORT": str(port), "MAINSPRING_FLOOR_TICK_SECONDS": "0.2"},
     )  # fmt: skip
     assert process.stdout is not None
     assert b"ready" in await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)

@@ -15,6 +15,8 @@ from tests.server.conftest import free_port
 
 pytestmark = pytest.mark.slow
 
+NOWHERE = "nats://127.0.0.1:1"  # for what is refused before it is asked for
+
 
 @pytest.fixture
 async def empty(fresh_database):
@@ -33,7 +35,8 @@ def run(
     return subprocess.run(
         [sys.executable, "-m", "mainspring", "server", *words],
         cwd=tmp_path,
-        env=kept | {f"MAINSPRING_{name}": value for name, value in settings.items()},
+        env=kept
+        | {f"MAINSPRING_{name}": value for name, value in ({"NATS_URL": NOWHERE} | settings).items()},
         capture_output=True,
         text=True,
         check=False,
@@ -80,10 +83,18 @@ def test_the_sql_is_printed_without_a_database_and_then_only_what_is_missing(mig
 
 
 def test_settings_are_shown_without_their_secret_or_refused_all_at_once(migrated, tmp_path):
-    shown = run(tmp_path, "check-config", "--json", DATABASE_URL=migrated.url)
-    assert shown.returncode == 0
+    nats = {
+        "NATS_URL": "nats://hunter2@one:4222,nats://me:hunter2@other:4222",
+        "NATS_CREDS": str(tmp_path / "creds"),
+    }
+    shown = run(tmp_path, "check-config", "--json", DATABASE_URL=migrated.url, **nats)
+    assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["port"] == 7700
+    assert json.loads(shown.stdout)["nats_creds"] == str(tmp_path / "creds")
+    assert json.loads(shown.stdout)["nats_url"] == "nats://…@one:4222,nats://…@other:4222"
     assert migrated.dsn["password"] not in shown.stdout
+    assert "hunter2" not in shown.stdout + shown.stderr
+    assert run(tmp_path, "check-config", DATABASE_URL=migrated.url, NATS_URL="").returncode == 1
     refused = run(tmp_path, "check-config", PROT="1", PORT="0")
     assert refused.returncode == 2
     assert "MAINSPRING_PROT" in refused.stderr
@@ -100,6 +111,12 @@ def test_the_first_operator_token_is_made_once_and_can_go_to_a_file(migrated, tm
     assert token.read_text().strip() not in made.stderr
     again = run(tmp_path, "bootstrap", "--json", DATABASE_URL=migrated.url)
     assert json.loads(again.stdout) == {"created": False}
+
+
+def test_a_server_without_a_fabric_does_not_start(migrated, tmp_path):
+    refused = run(tmp_path, "run", DATABASE_URL=migrated.url, NATS_URL="", PORT=str(free_port()))
+    assert refused.returncode == 2
+    assert "MAINSPRING_NATS_URL" in refused.stderr
 
 
 def test_a_server_without_a_schema_says_what_to_run(empty, tmp_path):

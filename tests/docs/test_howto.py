@@ -71,7 +71,7 @@ def test_its_pythons_types_are_right(tmp_path: Path) -> None:
 class TwoInstances:
     """A reader who follows the page on two instances."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, nats: dict[str, str]) -> None:
         held = ports.hold_row(31_000, 2)
         first = held[0].getsockname()[1]
         for sock in held:
@@ -82,7 +82,7 @@ class TwoInstances:
             ask=self.ask,
             replaced={"7701": str(first), "7702": str(first + 1)},
             folder=folder,
-            environment=surroundings(folder) | {"MAINSPRING_DATABASE_URL": url},
+            environment=surroundings(folder) | nats | {"MAINSPRING_DATABASE_URL": url},
         )
 
     def ask(self, path: str) -> Any:
@@ -94,10 +94,10 @@ class TwoInstances:
 
 
 async def test_two_instances_share_a_postgresql_of_its_readers_own(
-    fresh_database: Callable[..., Any], tmp_path: Path
+    fresh_database: Callable[..., Any], tmp_path: Path, nats_environment: Callable[[str], dict[str, str]]
 ) -> None:
     database = await fresh_database("empty")
-    reader = TwoInstances(database.url, tmp_path)
+    reader = TwoInstances(database.url, tmp_path, nats_environment(database.url))
     try:
         for step in steps_of(HOWTO / "own-postgresql.md"):
             match step:

@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    for name in ("MAINSPRING_PG_BINDIR",):
+    for name in ("MAINSPRING_PG_BINDIR", "MAINSPRING_NATS_SERVER"):
         if name in os.environ:
             kept[name] = os.environ[name]
     return kept | {"MAINSPRING_STATE": str(folder / ".mainspring")} | more
@@ -159,6 +159,7 @@ def test_it_says_where_everything_is_serves_and_leaves_nothing_behind(start, fol
     dev.until("stop      Ctrl-C")
     for words in (
         "✓ PostgreSQL",
+        "✓ NATS 2.",
         "✓ schema",
         "address   http://127.0.0.1:",
         "/docs",
@@ -168,7 +169,7 @@ def test_it_says_where_everything_is_serves_and_leaves_nothing_behind(start, fol
         assert words in dev.said
     told = dev.introduction()
     assert status(told["url"], "/livez") == 200
-    assert set(told["processes"]) == {"postgres", "server", "runner"}
+    assert set(told["processes"]) == {"postgres", "nats", "server", "runner"}
     assert (folder / ".mainspring" / "token").stat().st_mode & 0o077 == 0
 
     other = run(folder, "dev")
@@ -198,6 +199,8 @@ def test_a_killed_server_is_back_by_itself_on_the_same_address(start):
     assert dev.introduction()["processes"]["server-1"] != told["processes"]["server-1"]
     os.kill(dev.introduction()["processes"]["postgres"], signal.SIGKILL)
     dev.until("postgres: ready again")
+    os.kill(dev.introduction()["processes"]["nats"], signal.SIGKILL)
+    dev.until("nats: ready again")
 
 
 def test_an_armed_fault_kills_a_server_and_not_the_one_that_starts_it_again(start):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import nats
 import nats.errors
 import pytest
 
-from mainspring.embedded import EmbeddedError, HeldByAnother
+from mainspring.embedded import EmbeddedError, HeldByAnother, processes
 from mainspring.embedded.nats import EmbeddedNats, binary
 from mainspring.embedded.ports import hold
 
@@ -55,10 +58,38 @@ def test_another_port_is_taken_when_the_kept_one_is_somebody_elses(tmp_path: Pat
         assert server.port != port
 
 
-def test_a_second_server_on_one_store_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_on_one_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.embedded.nats._LEFTOVER_SECONDS", 0.05)
     with EmbeddedNats(tmp_path / "state"):
         with pytest.raises(HeldByAnother):
             EmbeddedNats(tmp_path / "state").start()
+
+
+KEEPER = """
+import sys, time, pathlib
+from mainspring.embedded import EmbeddedNats
+server = EmbeddedNats(pathlib.Path(sys.argv[1])).start()
+print(server.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_killed_keeper_left_has_the_store_until_it_has_ended(tmp_path: Path) -> None:
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(tmp_path / "state")], stdout=subprocess.PIPE, text=True
+    )
+    assert keeper.stdout is not None
+    orphan = int(keeper.stdout.readline())
+    os.kill(orphan, signal.SIGSTOP)  # it does not end when it is told to
+    keeper.kill()
+    keeper.wait()
+    keeper.stdout.close()
+    waited = threading.Timer(0.3, os.kill, (orphan, signal.SIGCONT))
+    waited.start()
+    with EmbeddedNats(tmp_path / "state"):
+        assert not waited.is_alive(), "two servers had one store"
+        assert not isinstance(processes.inspect(orphan), processes.Alive)
 
 
 async def test_it_is_open_to_nobody_without_its_token(tmp_path: Path) -> None:

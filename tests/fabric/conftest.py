@@ -1,28 +1,12 @@
-"""A real NATS for each pytest process, and each fabric on it."""
+"""Each fabric, to be tested."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from mainspring.embedded.nats import EmbeddedNats
 from tests.fabric.subjects import JetStreamSubject, MemorySubject, Subject, quick
-
-
-@pytest.fixture(scope="session")
-def nats_server() -> Iterator[EmbeddedNats]:
-    """This process's own NATS."""
-    folder = Path(tempfile.mkdtemp(prefix="ms-nats-"))
-    try:
-        with EmbeddedNats(folder / "state") as server:
-            yield server
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
 
 Make = Callable[..., Subject]
 

@@ -19,6 +19,7 @@ from mainspring.fabric.memory import Broker, MemoryFabric
 from mainspring.fabric.port import EventFabric
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.subjects import Names
+from mainspring.fabric.tasks import ended
 
 QUICK = FabricSettings(
     ack_wait_seconds=0.9,
@@ -67,8 +68,7 @@ class MemorySubject:
         assert isinstance(instance, MemoryFabric)
         for share in instance._shares:
             share._durable.shares.remove(share)
-            for task in share.hand._tasks:
-                task.cancel()
+            await ended(*share.hand._tasks)
 
     async def outage(self, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self.broker.down()
@@ -103,8 +103,7 @@ class JetStreamSubject:
         assert isinstance(instance, JetStreamFabric)
         for share in instance._shares:
             await share._pull.stop()
-            for task in share._hand._tasks:
-                task.cancel()
+            await ended(*share._hand._tasks)
 
     async def outage(self, meanwhile: Callable[[], Awaitable[None]]) -> None:
         os.kill(self.server.pid, signal.SIGKILL)

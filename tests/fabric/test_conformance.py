@@ -303,7 +303,8 @@ async def test_an_outage_is_said_and_ends_with_the_hooks(subject: Subject) -> No
     await until(lambda: 3 in took.seqs)
 
 
-async def test_closing_finishes_the_call_and_hands_the_rest_back_at_once(subject: Subject) -> None:
+async def test_closing_finishes_the_call_and_hands_the_rest_back_at_once(make: Make) -> None:
+    subject = make(ack_wait_seconds=60.0)
     fabric, other = await subject.instance(), await subject.instance()
     took = await shared(subject, fabric, Took())
     took.go.clear()

@@ -208,7 +208,7 @@ class Process:
 
 
 @pytest.fixture
-async def serve(fresh_database: Any) -> AsyncIterator[Callable]:
+async def serve(fresh_database: Any, nats_environment: Any) -> AsyncIterator[Callable]:
     """`await serve(database_url)` → a starting server; all are ended afterwards, before their databases are taken back."""
     started: list[Process] = []
 
@@ -219,7 +219,7 @@ async def serve(fresh_database: Any) -> AsyncIterator[Callable]:
             sys.executable, "-m", "mainspring", "server", "run",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**kept, "MAINSPRING_DATABASE_URL": database_url, "MAINSPRING_PORT": str(port), **env},
+            env={**kept, **nats_environment(database_url), "MAINSPRING_DATABASE_URL": database_url, "MAINSPRING_PORT": str(port), **env},
         )  # fmt: skip
         started.append(Process(process, f"http://127.0.0.1:{port}"))
         return started[-1]

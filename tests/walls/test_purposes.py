@@ -47,6 +47,7 @@ REASONS: dict[tuple[str, str], tuple[int, str]] = {
     # of the server, not of a tenant
     ("wiring", "readiness"): (2, "the schema's version and what it lacks"),
     ("wiring", "check schema"): (1, "the same, before it starts"),
+    ("wiring", "fabric migration"): (1, "holds a lock of the database while streams of an older release are migrated; no tenant's rows"),
     ("operators.doctor", "doctor"): (3, "the server's time, schema and walls; no tenant's rows"),
     ("operators.metrics", "metrics"): (2, "gauges over all tenants, counted and without a name"),
     ("agents.service", "metrics"): (1, "the same, of runs and runners"),

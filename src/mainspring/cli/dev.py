@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.config import Settings
     from mainspring.embedded.state import Holder, StateFolder
 
-app = App(name="dev", help="Run everything here, on an embedded PostgreSQL.")
+app = App(name="dev", help="Run everything here, on an embedded PostgreSQL and NATS.")
 
 _Flag = Parameter(negative="")
 _MOST_PROCESSES = 8
@@ -29,9 +29,10 @@ def dev(
     ephemeral: Annotated[bool, _Flag] = False,
     port: int | None = None,
     database_url: str | None = None,
+    nats_url: str | None = None,
     processes: int = 1,
 ) -> int:
-    """Run PostgreSQL, server and built-in agents here until Ctrl-C. State is kept in ./.mainspring.
+    """Run PostgreSQL, NATS, server and built-in agents here until Ctrl-C. State is kept in ./.mainspring.
 
     Parameters
     ----------
@@ -41,6 +42,8 @@ def dev(
         Exactly this port; by default 7700, or the next free one.
     database_url
         Your own PostgreSQL (15 or newer) instead of the embedded one.
+    nats_url
+        Your own NATS (2.10 or newer, with JetStream) instead of the embedded one.
     processes
         How many server processes, on ports in a row, sharing the database.
     """
@@ -57,6 +60,7 @@ def dev(
         ephemeral=ephemeral,
         port=port,
         database_url=database_url,
+        nats_url=nats_url,
         processes=processes,
         shutdown_grace_seconds=_settings().shutdown_grace_seconds,
     )

@@ -1,4 +1,4 @@
-"""Puts `mainspring dev` together: state folder, database, schema, tokens, server processes, the built-in runner.
+"""Puts `mainspring dev` together: state folder, database, fabric, schema, tokens, server processes, the built-in runner.
 
 Takes what the command line said; leaves a running server until a signal comes, and then nothing. Every step is
 repeatable, so a start that was killed half-way is carried on by the next one.
@@ -13,7 +13,7 @@ import select
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.cli import bootstrapping, database
 from mainspring.cli.exits import CliError, ExitCode
-from mainspring.embedded import EmbeddedError, EmbeddedPostgres, HeldByAnother, ports, processes
+from mainspring.embedded import EmbeddedError, EmbeddedNats, EmbeddedPostgres, HeldByAnother, ports, processes
 from mainspring.embedded.postgres import write_secret
 from mainspring.embedded.state import Holder, StateFolder
 from mainspring.embedded.supervisor import Program, Supervisor
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _DATABASE = "mainspring"
 # What the supervisor decides for its children, whatever the shell around it says; a fault is passed on once.
-_DECIDED = ("DATABASE_URL", "HOST", "PORT", "LISTEN_FD", "DEV_MODE", "FAULT", "URL", "TOKEN")
+_DECIDED = ("DATABASE_URL", "NATS_URL", "HOST", "PORT", "LISTEN_FD", "DEV_MODE", "FAULT", "URL", "TOKEN")
+# how to reach a NATS of the user's own: of no use with ours
+_TO_REACH_NATS = ("NATS_CREDS", "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY", "NATS_ROOT", "NATS_REPLICAS")
 _FIRST_PORT = 7700
 _ANSWER_SECONDS = 1.0
 _LEFTOVER_SECONDS = 5.0
@@ -51,6 +53,7 @@ class Options:
     ephemeral: bool = False
     port: int | None = None
     database_url: str | None = None
+    nats_url: str | None = None
     processes: int = 1
     shutdown_grace_seconds: float = 10.0
 
@@ -97,8 +100,9 @@ class _Dev:
         self.state = state
         self.tell = tell
         self.postgres = None if options.database_url else EmbeddedPostgres(state.path)
+        self.nats = None if options.nats_url else EmbeddedNats(state.path)
         self.supervisor = Supervisor(
-            database=self.postgres, logs=state.logs, tell=tell, changed=self._introduce
+            database=self.postgres, fabric=self.nats, logs=state.logs, tell=tell, changed=self._introduce
         )
         self.sockets: list[socket.socket] = []
         self.urls: tuple[str, ...] = ()
@@ -126,10 +130,19 @@ class _Dev:
         self._hold_ports()
         if self.postgres is not None:
             self.postgres.start()
+        if self.nats is not None:
+            self.nats.start()
+        write_secret(
+            self.state.fabric_address,
+            self.nats.url() if self.nats is not None else self.options.nats_url or "",
+        )
         ready = asyncio.run(self._prepare())
         self.token = ready.tokens.operator
         kind = "embedded" if self.postgres is not None else "yours"
         self.tell(f"✓ PostgreSQL {ready.version} ({kind})")
+        self.tell(
+            "✓ NATS (yours)" if self.nats is None else f"✓ NATS {self.nats.version} JetStream (embedded)"
+        )
         self.tell(f"✓ schema ({_counted(len(ready.applied))})")
         if self.supervisor.stopping:
             return ExitCode.OK
@@ -196,7 +209,9 @@ class _Dev:
             name=name,
             argv=(sys.executable, "-m", "mainspring", "server", "run"),
             env=_environment(
+                () if self.nats is None else _TO_REACH_NATS,
                 MAINSPRING_DATABASE_URL_FILE=str(self.state.server_address),
+                MAINSPRING_NATS_URL_FILE=str(self.state.fabric_address),
                 MAINSPRING_HOST=ports.HOST,
                 MAINSPRING_PORT=str(port),
                 MAINSPRING_LISTEN_FD=str(sock.fileno()),
@@ -242,6 +257,7 @@ class _Dev:
                 token=self.token,
                 token_file=str(self.state.token),
                 database="yours" if self.postgres is None else "embedded",
+                fabric="yours" if self.nats is None else "embedded",
                 processes=pids,
                 births=births,
             )
@@ -261,9 +277,9 @@ class _Dev:
         self.tell("")
 
 
-def _environment(**given: str) -> dict[str, str]:
+def _environment(without: Sequence[str] = (), **given: str) -> dict[str, str]:
     """Ours, without what the supervisor decides, plus what it decided."""
-    decided = {f"MAINSPRING_{name}{suffix}" for name in _DECIDED for suffix in ("", "_FILE")}
+    decided = {f"MAINSPRING_{name}{suffix}" for name in (*_DECIDED, *without) for suffix in ("", "_FILE")}
     kept: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in decided}
     return {**kept, "PYTHONUNBUFFERED": "1", **given}
 

@@ -28,6 +28,7 @@ def run() -> int:
 
     settings = _settings()
     _needs_database(settings)
+    _needs_nats(settings)
     for spec in faults():
         faultpoints.arm(spec)
     from mainspring.server.main import run as serve
@@ -103,6 +104,8 @@ def check_config(*, json: Json = False) -> int:
     _report(shown, json, "\n".join(f"{name} = {value!r}" for name, value in shown.items()))
     if not settings.database_url:
         raise CliError("database_url: not set, and `server run` needs it")
+    if not settings.nats_url:
+        raise CliError("nats_url: not set, and `server run` needs it")
     return ExitCode.OK
 
 
@@ -172,3 +175,8 @@ def _url(given: str | None) -> str:
 
 def _report(data: dict[str, object], as_json: bool, text: str) -> None:
     emit(data, as_json, lambda _: text)
+
+
+def _needs_nats(settings: Settings) -> None:
+    if not settings.nats_url:
+        raise CliError("no NATS: set MAINSPRING_NATS_URL, or use `mainspring dev`", code=ExitCode.USAGE)

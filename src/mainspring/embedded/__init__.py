@@ -6,7 +6,8 @@ die with whoever started them.
 
 from __future__ import annotations
 
+from mainspring.embedded.nats import EmbeddedNats
 from mainspring.embedded.postgres import EmbeddedPostgres
 from mainspring.embedded.problems import EmbeddedError, HeldByAnother
 
-__all__ = ["EmbeddedError", "EmbeddedPostgres", "HeldByAnother"]
+__all__ = ["EmbeddedError", "EmbeddedNats", "EmbeddedPostgres", "HeldByAnother"]

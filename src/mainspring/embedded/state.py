@@ -35,6 +35,7 @@ class Holder:
     token: str = ""
     token_file: str = ""
     database: str = ""
+    fabric: str = ""
     processes: dict[str, int] | None = None  # name → process id of every child
     births: dict[str, str] | None = None  # name → when it began, by which it is known again
 
@@ -70,6 +71,11 @@ class StateFolder:
     def server_address(self) -> Path:
         """The database address the server logs in with, password included."""
         return self.path / "secrets" / "server.url"
+
+    @property
+    def fabric_address(self) -> Path:
+        """The address of NATS, token included."""
+        return self.path / "secrets" / "nats.url"
 
     @property
     def admin_address(self) -> Path:

@@ -1,6 +1,6 @@
 """Keeps the programs of `mainspring dev` running, and takes them all down with it.
 
-Takes a database (ours, or none when the user gave an address) and a list of programs; leaves them running, restarts
+Takes a database and a fabric (ours, or none when the user gave an address) and a list of programs; leaves them running, restarts
 what dies, and returns when it is told to stop, with nothing left behind. If we die here, even by SIGKILL, the kernel
 signals every child. One thread, the main one: the kernel's signal is bound to the thread that started a child.
 """
@@ -21,6 +21,7 @@ from types import FrameType
 from mainspring.embedded import processes
 from mainspring.embedded.backoff import Backoff
 from mainspring.embedded.logtail import LogTail
+from mainspring.embedded.nats import EmbeddedNats
 from mainspring.embedded.postgres import EmbeddedPostgres
 from mainspring.embedded.problems import EmbeddedError
 
@@ -28,6 +29,7 @@ _POLL_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DATABASE_TRIES = 5
 _ONE_PRESS_SECONDS = 0.5
+_FABRIC_PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,15 @@ class Supervisor:
         self,
         *,
         database: EmbeddedPostgres | None,
+        fabric: EmbeddedNats | None = None,
         logs: Path,
         tell: Callable[[str], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`tell` gets lines for the terminal; `changed` is called after any process died or was started again."""
         self._database = database
+        self._fabric = fabric
+        self._fabric_at = 0.0  # not before then is it started again
         self._changed = changed
         self._in_stop = False
         self._asked_at = 0.0
@@ -128,15 +133,18 @@ class Supervisor:
         running = {c.program.name: c.process.pid for c in self._children if c.process is not None}
         if self._database is not None and self._database.poll() is None:
             running["postgres"] = self._database.pid
+        if self._fabric is not None and self._fabric.poll() is None:
+            running["nats"] = self._fabric.pid
         return running
 
     def stop(self) -> None:
-        """Stop all, stage by stage from the highest, then the database. Idempotent."""
+        """Stop all, stage by stage from the highest, then the fabric and the database. Idempotent."""
         self._stopping = self._in_stop = True
         for stage in sorted({child.program.stage for child in self._children}, reverse=True):
             self._stop_together([child for child in self._children if child.program.stage == stage])
-        if self._database is not None:
-            self._database.stop()
+        for server in (self._fabric, self._database):
+            if server is not None:
+                server.stop()
 
     def _stop_together(self, children: list[_Child]) -> None:
         asked_at = time.monotonic()
@@ -159,6 +167,7 @@ class Supervisor:
     def _round(self) -> None:
         self._pause()
         self._keep_database()
+        self._keep_fabric()
         for child in self._children:
             self._show(child)
             if child.is_running():
@@ -193,6 +202,24 @@ class Supervisor:
                 self._tell(f"postgres: ready again (restart {self.restarts})")
                 self._changed()
                 return
+
+    def _keep_fabric(self) -> None:
+        """Start the fabric again when it has died. Work goes on without it, so one that will not start is tried later, for ever."""
+        fabric = self._fabric
+        if fabric is None or (status := fabric.poll()) is None or time.monotonic() < self._fabric_at:
+            return
+        self.restarts += 1
+        self._tell(f"nats: {how_it_ended(status)}, starting it again")
+        try:
+            fabric.start()
+        except EmbeddedError as error:
+            self._fabric_at = time.monotonic() + _FABRIC_PAUSE_SECONDS
+            self._tell(
+                f"nats: {error}; work goes on by the tick, trying again in {_FABRIC_PAUSE_SECONDS:.0f} s"
+            )
+        else:
+            self._tell(f"nats: ready again (restart {self.restarts})")
+            self._changed()
 
     def _note_readiness(self, child: _Child) -> None:
         if not child.ready and child.answers():

@@ -19,6 +19,7 @@ from mainspring.fabric.errors import NotARef
 from mainspring.fabric.port import Callback, Passed
 from mainspring.fabric.refs import EventRef, received
 from mainspring.fabric.settings import FabricSettings
+from mainspring.fabric.tasks import ended
 from mainspring.spine.errors import Transient
 
 log = logging.getLogger("mainspring.fabric")
@@ -117,9 +118,7 @@ class Hand:
         if self._tasks:
             work, keep = self._tasks
             await asyncio.wait({work}, timeout=self._settings.close_seconds)
-            work.cancel()
-            keep.cancel()
-            await asyncio.wait({work, keep})
+            await ended(work, keep)
         self._working += self._waiting
         self._waiting = []
         await self._send_back(0)
@@ -261,8 +260,7 @@ async def _outcome(call: Awaitable[None]) -> Exception | None:
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait({task})
+        await ended(task)
         raise
     if task.cancelled():
         return RuntimeError("the callback was cancelled")

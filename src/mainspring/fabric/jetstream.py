@@ -27,6 +27,7 @@ from mainspring.fabric.pulling import Pull
 from mainspring.fabric.refs import EventRef, received
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.streams import Lock, Streams, no_lock, refuse_without_jetstream
+from mainspring.fabric.tasks import ended
 
 log = logging.getLogger("mainspring.fabric")
 
@@ -259,6 +260,7 @@ class JetStreamShare:
         )
         self._pull = Pull(link, fabric.settings, self._hand, durable=self._shape.name, ensure=self._ensure)
         self._burying: set[asyncio.Task[None]] = set()
+        self._began = False
         self._closed = False
 
     async def start(self) -> None:
@@ -286,6 +288,9 @@ class JetStreamShare:
         made = await self._streams.ensure_stream(js, shapes.events_stream(settings))
         made |= await self._streams.ensure_stream(js, shapes.dlq_stream(settings))
         made |= await self._streams.ensure_consumer(js, settings.names.stream, self._shape)
+        if made and self._began:
+            log.warning("fabric: a stream or consumer was gone, and is made again")
+        self._began = True
         if made:  # it begins with what comes from now on: what it would have brought is found by a pass
             self._link.missed()
 
@@ -340,5 +345,4 @@ class JetStreamShare:
         self._closed = True
         await self._pull.stop()
         await self._hand.close()
-        for task in list(self._burying):
-            task.cancel()
+        await ended(*self._burying)

@@ -26,6 +26,7 @@ from mainspring import telemetry
 from mainspring.fabric.errors import Refused, Unreachable
 from mainspring.fabric.port import Hook
 from mainspring.fabric.settings import FabricSettings
+from mainspring.fabric.tasks import ended
 
 log = logging.getLogger("mainspring.fabric")
 
@@ -164,7 +165,7 @@ class Link:
             log.debug("fabric: %s", self._last_error)
 
         refusal = asyncio.Event()
-        connecting = asyncio.ensure_future(
+        connecting = asyncio.create_task(
             client.connect(
                 **self.address.options(),
                 allow_reconnect=True,
@@ -190,9 +191,7 @@ class Link:
                 raise Refused(f"NATS refuses us: {type(error).__name__}: {error}") from error
             raise
         finally:
-            for task in (connecting, waiting):
-                task.cancel()
-            await asyncio.wait({connecting, waiting})
+            await ended(connecting, waiting)
         version = client.connected_server_version
         if (version.major, version.minor) < OLDEST_SERVER:
             raise Refused(
@@ -202,10 +201,7 @@ class Link:
     async def close(self) -> None:
         """End the connection, within the bound."""
         self._closing = True
-        for task in (self._opening, self._calling):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+        await ended(self._opening, self._calling)
         self._connected.clear()
         telemetry.fabric_connected.set(0)
         if self._client is not None:
@@ -305,7 +301,8 @@ class Link:
     def _back(self, client: Client, *, again: bool) -> None:
         seconds = 0.0 if self._broken_at is None else asyncio.get_running_loop().time() - self._broken_at
         self._broken_at = None
-        log.info(
+        log.log(
+            logging.INFO if again else logging.DEBUG,
             "fabric: connected %sto %s%s",
             "again " if again else "",
             _called(client),

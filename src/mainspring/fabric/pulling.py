@@ -21,6 +21,7 @@ from mainspring.fabric.errors import Refused, Unreachable
 from mainspring.fabric.hand import Hand
 from mainspring.fabric.link import Link, reaching
 from mainspring.fabric.settings import FabricSettings
+from mainspring.fabric.tasks import ended
 
 log = logging.getLogger("mainspring.fabric")
 
@@ -96,9 +97,7 @@ class Pull:
 
     async def stop(self) -> None:
         """Ask no more, and take no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await ended(self._task)
 
     def stir(self) -> None:
         """There may be room now, or none any more."""

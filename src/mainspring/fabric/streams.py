@@ -27,6 +27,9 @@ log = logging.getLogger("mainspring.fabric")
 Lock: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 no_lock: Final[Lock] = nullcontext
 _NOT_ENABLED: Final = (10039, 10076)  # for the account, for the server
+# Said with a 500, and no better when asked again: no room for the stream, a configuration that cannot be, replicas without a cluster.
+_NEVER: Final = (10047, 10052, 10074)
+_NO_PEERS: Final = 10005  # said with a 400, and a cluster that is starting may have them later
 
 
 async def refuse_without_jetstream(js: JetStreamContext) -> None:
@@ -68,7 +71,7 @@ class Streams:
                     raise _explained(error) from error
             else:
                 telemetry.fabric_rebuilt.labels("stream").inc()
-                log.info("fabric: stream %s is made", shape.name)
+                log.debug("fabric: stream %s is made", shape.name)
                 return True
         if await self._is_older(shape, found):
             async with self._lock():
@@ -86,7 +89,7 @@ class Streams:
             async with reaching():
                 await js.add_consumer(stream, _consumer_config(shape))
             telemetry.fabric_rebuilt.labels("consumer").inc()
-            log.info("fabric: consumer %s is made", shape.name)
+            log.debug("fabric: consumer %s is made", shape.name)
             return True
         if await self._is_older(shape, found):
             async with self._lock():
@@ -147,6 +150,8 @@ def _plain(config: api.StreamConfig | api.ConsumerConfig) -> Mapping[str, Any]:
 def _explained(error: Unreachable) -> Exception:
     """Say of what was refused, and not merely late, that it was."""
     cause = error.__cause__
-    if isinstance(cause, nats.js.errors.APIError) and cause.code is not None and 400 <= cause.code < 500:
+    if not isinstance(cause, nats.js.errors.APIError) or cause.err_code == _NO_PEERS:
+        return error
+    if cause.err_code in _NEVER or 400 <= (cause.code or 0) < 500:
         return Refused(f"NATS refuses to make a stream: {cause.description}")
     return error

@@ -74,7 +74,7 @@ def run(settings: Settings) -> int:
 async def _serve(settings: Settings) -> int:
     sock = _socket(settings)
     try:
-        services = await wiring.build(settings)
+        services = await wiring.assemble(settings)
     except BaseException:
         sock.close()
         raise

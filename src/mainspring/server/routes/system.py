@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -59,7 +60,10 @@ async def livez() -> dict[str, str]:
     "/readyz", response_model=Ready, response_model_exclude_none=True, responses={503: {"model": Ready}}
 )
 async def readyz(request: Request, verbose: Annotated[str | None, Query(max_length=10)] = None) -> Any:
-    """Say whether this process can serve: the database answers, and its schema is one that we know."""
+    """Say whether this process can serve: the database answers, and its schema is one that we know.
+
+    A fabric that is down makes it slower and not unready: what it would have told is found by the tick.
+    """
     database, schema = await _database(request)
     checks = {"database": database, "accepting": not request.app.state.closing.is_set()}
     ready = checks["database"] == "ok" and bool(checks["accepting"])
@@ -68,6 +72,7 @@ async def readyz(request: Request, verbose: Annotated[str | None, Query(max_leng
         shown["checks"] = {
             **checks,
             **(await _log_and_schema(request) if database == "ok" else {}),
+            "fabric": _fabric(request),
             "pool": _pool(request),
             "engine_version": {"ours": ENGINE_VERSION, "schema": schema},
             "loops": {one.name: _loop(one) for one in request.app.state.services.spine.health},
@@ -114,6 +119,13 @@ def _loop(health: Health) -> dict[str, Any]:
 def _pool(request: Request) -> dict[str, int]:
     pool = request.app.state.services.pool
     return {"connections": pool.get_size(), "idle": pool.get_idle_size(), "most": pool.get_max_size()}
+
+
+def _fabric(request: Request) -> dict[str, Any]:
+    fabric = request.app.state.services.fabric
+    if fabric is None:
+        return {"state": "none", "reason": "this process is alone: no NATS is named"}
+    return asdict(fabric.health)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
