@@ -43,6 +43,10 @@ class FaultPoint(StrEnum):
     INBOX_BEFORE_ACK = "inbox.before_ack"
     INBOX_AFTER_ACK = "inbox.after_ack"
     SESSION_AFTER_START = "session.after_start"
+    RELAY_BEFORE_PUBLISH = "relay.before_publish"
+    RELAY_AFTER_PUBLISH = "relay.after_publish"
+    LISTENER_BEFORE_ACK = "listener.before_ack"
+    DLQ_AFTER_PUBLISH = "dlq.after_publish"
 
 
 class FaultRaised(Exception):

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 
@@ -37,9 +38,12 @@ from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, uns
 from mainspring.fabric.errors import Refused
 from mainspring.fabric.jetstream import JetStreamFabric
 from mainspring.fabric.link import Address
+from mainspring.fabric.listener import Listener
 from mainspring.fabric.port import EventFabric
+from mainspring.fabric.relay import Relay
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.subjects import Names
+from mainspring.ids import new_id
 from mainspring.operators import build as operators_room
 from mainspring.operators import metrics
 from mainspring.operators.build import OperatorsRoom
@@ -147,14 +151,27 @@ class Services:
     explain: ExplainService
     verify: VerifyService
     fabric: EventFabric | None
+    relay: Relay | None
+    listener: Listener | None
 
     async def start(self) -> None:
-        """Start the engine's loops and the rooms' own."""
+        """Listen to the other instances, then start the engine's loops and the rooms' own. Raises CannotStart."""
+        if self.listener is not None:
+            try:
+                await self.listener.start()
+            except Refused as error:
+                raise CannotStart(
+                    f"NATS at {config.blotted_nats(self.settings.nats_url)}: {error}"
+                ) from error
         await self.spine.start()
 
     async def stop(self) -> None:
-        """Hand back what is held, then close the connections."""
+        """Take no more, hand back what is held, tell the others what has come of it, then close the connections."""
+        if self.listener is not None:
+            await self.listener.stop()
         await self.spine.stop()
+        if self.relay is not None:
+            await self.relay.run_once()
         if self.fabric is not None:
             await self.fabric.close()
         await gather_closed(self.pool, timeout_seconds=POOL_CLOSES_SECONDS)
@@ -232,6 +249,7 @@ def join(settings: Settings, pool: Pool, *, fabric: EventFabric | None = None) -
     talk = _talk(spine, settings, runs)
     keys = _keys(spine)
     operators = _operators(spine, policy, runs)
+    relay, listener = _waking(settings, spine, fabric)
     _say_version()
     return Services(
         settings=settings,
@@ -260,7 +278,31 @@ def join(settings: Settings, pool: Pool, *, fabric: EventFabric | None = None) -
         explain=operators.explain,
         verify=operators.verify,
         fabric=fabric,
+        relay=relay,
+        listener=listener,
     )
+
+
+def _waking(
+    settings: Settings, spine: Engine, fabric: EventFabric | None
+) -> tuple[Relay, Listener] | tuple[None, None]:
+    """Join the engine to its fabric: what it commits and drains is told to the others, and what they tell to it."""
+    if fabric is None:
+        return None, None
+    instance = new_id()
+    relay = Relay(fabric, instance=instance)
+    relay.poke = spine.register_loop("relay", relay.run_once, every_seconds=settings.floor_tick_seconds).poke
+    store = spine.store
+
+    async def position(tenant: UUID) -> int | None:
+        async with store.tenant(tenant) as scope:
+            return await store.position(scope, tenant)
+
+    listener = Listener(fabric, Names(settings.nats_root), spine, instance=instance, position=position)
+    spine.on_written(relay.committed)
+    spine.on_drained(relay.drained)
+    spine.on_drained(listener.drained)
+    return relay, listener
 
 
 async def _fabric(settings: Settings, db: Database) -> JetStreamFabric:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from mainspring.ids import new_id
 from mainspring.spine.errors import LogBroken, Transient
 from mainspring.spine.ports import Cursor
 from tests.conformance.hands import Hands
@@ -40,6 +41,19 @@ async def test_an_advanced_cursor_stays_advanced(hands: Hands):
     assert await hands.lagging() == [Cursor(tenant_id=tenant, position=2, head=3)]
     await drain_all(hands)
     assert await hands.lagging() == []
+
+
+async def test_a_position_is_told_and_of_nobody_none(hands: Hands):
+    [tenant] = await lagging_tenants(hands, 1, events=3)
+    for position in (0, 2):
+        async with hands.store.system("test") as tx:
+            [cursor] = await hands.store.lock_lagging(tx, after=None, limit=10, engine_version=1)
+            await hands.store.advance(tx, [(cursor, position)], engine_version=1)
+        async with hands.store.tenant(tenant) as tx:
+            assert await hands.store.position(tx, tenant) == position
+    nobody = new_id()
+    async with hands.store.tenant(nobody) as tx:
+        assert await hands.store.position(tx, nobody) is None
 
 
 async def test_a_round_that_is_rolled_back_moves_no_cursor(hands: Hands):

@@ -28,7 +28,8 @@ OF_MESSAGES = (
 ON_A_MOVE = [
     point
     for point in FaultPoint
-    if point is not FaultPoint.DESK_AFTER_REPLAY and not point.startswith(OF_MESSAGES)
+    if point not in (FaultPoint.DESK_AFTER_REPLAY, FaultPoint.DLQ_AFTER_PUBLISH)
+    and not point.startswith(OF_MESSAGES)
 ]
 
 Card = dict[str, Any]

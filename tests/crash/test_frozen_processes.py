@@ -23,7 +23,7 @@ from mainspring.faultpoints import FaultPoint
 from mainspring.ids import new_id
 from mainspring.spine.errors import Transient
 from mainspring.wiring import Services
-from tests.crash import test_message_points, victims
+from tests.crash import test_fabric_points, test_message_points, victims
 from tests.crash.victims import Task, Victim
 from tests.server.conftest import people
 
@@ -214,7 +214,7 @@ async def scene(services: Services, deed: victims.Deed) -> Scene:
 
 
 def test_every_fault_point_is_on_a_road() -> None:
-    assert set(ROADS) | set(test_message_points.ROADS) == set(FaultPoint)
+    assert set(ROADS) | set(test_message_points.ROADS) | test_fabric_points.POINTS == set(FaultPoint)
 
 
 async def test_a_process_frozen_at_any_fault_point_holds_up_nobody_and_thawed_it_doubles_nothing(

@@ -23,13 +23,27 @@ from mainspring.agents.model import Completion
 from mainspring.agents.runners import ClaimRequest
 from mainspring.config import Settings
 from mainspring.db import gather_closed
+from mainspring.fabric.refs import SEQ_MAX
 from mainspring.faultpoints import FaultPoint
 from mainspring.operators.model import Replay
 from mainspring.rooms import Actor
+from mainspring.spine.drain import Drained
 from mainspring.wiring import Services
 
 Deed = Literal[
-    "move", "drain", "work", "claim", "complete", "replay", "post", "settle", "start", "inbox", "ack"
+    "move",
+    "drain",
+    "work",
+    "claim",
+    "complete",
+    "replay",
+    "post",
+    "settle",
+    "start",
+    "inbox",
+    "ack",
+    "tell",
+    "listen",
 ]
 LEASE_SECONDS = 2.0
 _PATIENCE_SECONDS = 90.0
@@ -64,9 +78,10 @@ class Talk:
     deliveries: tuple[UUID, ...] = ()
 
 
-def settings(database_url: str) -> Settings:
+def settings(database_url: str, **nats: str) -> Settings:
     """The same for every process: leases that run out while a frozen one still holds its locks."""
     return Settings(
+        **nats,  # type: ignore[arg-type]
         database_url=database_url,
         pool_size=6,
         lease_seconds_transactional=LEASE_SECONDS,
@@ -125,6 +140,15 @@ async def do(services: Services, task: Task | Talk) -> None:
             assert task.claim_id is not None
             done = Completion(outcome="done")
             await services.runners.complete(tenant, task.run, task.claim_id, done, agents=task.agents)
+        case "tell":
+            assert services.relay is not None
+            await services.boards.move_card(task.by, task.card, "doing")
+            await services.relay.run_once()
+        case "listen":  # to what the test publishes meanwhile. It takes all of that for done, so it has nothing open when it is met
+            assert services.listener is not None
+            services.listener.drained(Drained(events=0, owed=0, reached={tenant: SEQ_MAX}))
+            await services.listener.start()
+            await asyncio.sleep(_PATIENCE_SECONDS)
         case "replay":
             assert task.run is not None
             await services.desk.decide(task.by, [task.run], Replay())
@@ -132,12 +156,12 @@ async def do(services: Services, task: Task | Talk) -> None:
             raise AssertionError(f"{other} is nothing that is done to a card")
 
 
-def _live(database_url: str, fault: str, task: Task | Talk, tell: Connection) -> None:
-    tell.send(asyncio.run(_lived(database_url, fault, task)))
+def _live(database_url: str, fault: str, task: Task | Talk, tell: Connection, nats: dict[str, str]) -> None:
+    tell.send(asyncio.run(_lived(settings(database_url, **nats), fault, task)))
 
 
-async def _lived(database_url: str, fault: str, task: Task | Talk) -> str:
-    services = await wiring.build(settings(database_url))
+async def _lived(settings: Settings, fault: str, task: Task | Talk) -> str:
+    services = await (wiring.assemble(settings) if settings.nats_url else wiring.build(settings))
     faultpoints.arm(fault)
     try:
         await do(services, task)
@@ -196,8 +220,9 @@ class Victim:
 class Victims:
     """Those that were started."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, nats: dict[str, str]) -> None:
         self._database_url = database_url
+        self._nats = nats
         self._all: list[Victim] = []
 
     async def freeze(self, point: FaultPoint, task: Task | Talk) -> Victim:
@@ -215,7 +240,9 @@ class Victims:
     def _start(self, point: FaultPoint, task: Task | Talk, action: str) -> Victim:
         hears, tell = _forked.Pipe(duplex=False)
         fault = f"{point}:{action}"
-        process = _forked.Process(target=_live, args=(self._database_url, fault, task, tell), daemon=True)
+        process = _forked.Process(
+            target=_live, args=(self._database_url, fault, task, tell, self._nats), daemon=True
+        )
         process.start()
         tell.close()
         victim = Victim(point, process, hears)
@@ -231,9 +258,9 @@ class Victims:
 
 
 @contextlib.contextmanager
-def victims(database_url: str) -> Iterator[Victims]:
-    """A place to freeze processes in, that leaves none behind."""
-    place = Victims(database_url)
+def victims(database_url: str, **nats: str) -> Iterator[Victims]:
+    """A place to freeze processes in, that leaves none behind; with a fabric when it is told where that is."""
+    place = Victims(database_url, nats)
     try:
         yield place
     finally:

@@ -20,6 +20,7 @@ from mainspring.fabric.port import Callback, Passed
 from mainspring.fabric.refs import EventRef, received
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.tasks import ended
+from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.errors import Transient
 
 log = logging.getLogger("mainspring.fabric")
@@ -192,6 +193,7 @@ class Hand:
     # what becomes of them -----------------------------------------------------------------------------------
 
     async def _done(self, taken: Sequence[_Taken]) -> None:
+        reach(FaultPoint.LISTENER_BEFORE_ACK)
         for delivery, _ in taken:
             await self._answered(delivery, delivery.ack(), "ack")
 
@@ -231,6 +233,7 @@ class Hand:
                     return
                 pause = min(longest, pause * 2)
             else:
+                reach(FaultPoint.DLQ_AFTER_PUBLISH)
                 await self._answered(delivery, delivery.term(), "park")
                 return
 

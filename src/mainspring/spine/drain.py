@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic
 from uuid import UUID
 
@@ -51,10 +51,11 @@ Complete = Callable[[NewEffect], NewEffect]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What one round came to."""
+    """What one round came to; `reached` is, by tenant, up to where its log is drained."""
 
     events: int
     owed: int
+    reached: Mapping[UUID, int] = field(default_factory=dict)
 
 
 class Drain(Generic[H]):
@@ -131,7 +132,8 @@ class Drain(Generic[H]):
             self._called |= {event.tenant_id for event in events}
             if len(read) >= limit:  # and those to which it did not come
                 self._called |= {cursor.tenant_id for cursor in cursors} - {event.tenant_id for event in read}
-        return Drained(events=len(drained), owed=owed)
+        reached = {event.tenant_id: event.seq for event in drained}  # in the order of their seqs
+        return Drained(events=len(drained), owed=owed, reached=reached)
 
     def _less(self, most: int) -> int:
         """Return how much of something a round may take now: half as much for each that failed, and not nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -13,10 +13,10 @@ from uuid import UUID
 
 from mainspring import telemetry
 from mainspring.faultpoints import FaultPoint, reach
-from mainspring.spine.drain import Drain, ask_again
+from mainspring.spine.drain import Drain, Drained, ask_again
 from mainspring.spine.effects import Effect, EffectKind, NewEffect, Outcome
-from mainspring.spine.errors import Misuse
-from mainspring.spine.events import Event
+from mainspring.spine.errors import Misuse, Transient
+from mainspring.spine.events import Event, Written
 from mainspring.spine.executors import Executor, External, Transactional
 from mainspring.spine.janitor import Janitor
 from mainspring.spine.ports import H, Obligation, Store, Verdict
@@ -108,6 +108,9 @@ class Spine(Generic[H]):
         self._offered: dict[str, EffectKind] = {}
         self._listeners: list[Callable[[UUID, tuple[str, ...]], None]] = []
         self._owed_listeners: list[Callable[[], None]] = []
+        self._written_listeners: list[Callable[[UUID, tuple[Written, ...]], None]] = []
+        self._drained_listeners: list[Callable[[Drained], None]] = []
+        self._catching_up: list[asyncio.Future[None]] = []
         self.drain: Drain[H] = Drain(store, self._obligations, complete=self._complete)
         self.worker: Worker[H] = Worker(
             store,
@@ -261,6 +264,41 @@ class Spine(Generic[H]):
         """Call `listener` after each round of this process's drain that has owed something."""
         self._owed_listeners.append(listener)
 
+    def on_written(self, listener: Callable[[UUID, tuple[Written, ...]], None]) -> None:
+        """Call `listener(tenant, written)` after each commit in this process that appended events: for who tells other processes."""
+        self._written_listeners.append(listener)
+
+    def on_drained(self, listener: Callable[[Drained], None]) -> None:
+        """Call `listener` after each round of this process's drain that has drained something: for who tells other processes."""
+        self._drained_listeners.append(listener)
+
+    # what other processes tell ------------------------------------------------------------------------------
+
+    def heard(self, tenant: UUID, kinds: tuple[str, ...]) -> None:
+        """Another process has committed: whoever waits here for what it appended looks. Nothing is believed but that it is time to."""
+        for listener in self._listeners:
+            listener(tenant, kinds)
+
+    def heard_owed(self) -> None:
+        """Another process's drain has owed something: whoever waits here for it looks."""
+        for listener in self._owed_listeners:
+            listener()
+
+    def look_everywhere(self) -> None:
+        """Something may have been missed: drain whatever lags, and have every loop look, and with them whoever waits."""
+        self._drain_everywhere()
+        for loop in self._loops:
+            loop.poke()
+
+    async def catch_up(self, tenants: Iterable[UUID]) -> None:
+        """Have the drain look at these tenants; return once a round that began after this call has ended. Raises what it raised."""
+        for tenant in tenants:
+            self.drain.call(tenant)
+        ended = asyncio.get_running_loop().create_future()
+        self._catching_up.append(ended)
+        self._drain_loop.poke()
+        await ended
+
     # transactions -------------------------------------------------------------------------------------------
 
     async def create_tenant(self, tenant: UUID, name: str) -> bool:
@@ -298,6 +336,8 @@ class Spine(Generic[H]):
             self._drain_loop.poke()
             for listener in self._listeners:
                 listener(tx.tenant, tx.appended_kinds)
+            for tell in self._written_listeners:
+                tell(tx.tenant, tx.written)
         if tx.has_owed:
             self._worker_loop.poke()
 
@@ -370,7 +410,16 @@ class Spine(Generic[H]):
         self._drain_loop.poke()
 
     async def _drain_round(self) -> bool:
-        drained = await self.drain.run_once()
+        waiting, self._catching_up = self._catching_up, []
+        try:
+            drained = await self.drain.run_once()
+        except BaseException as error:
+            _end(waiting, error)
+            raise
+        _end(waiting)
+        if drained.events:
+            for tell in self._drained_listeners:
+                tell(drained)
         if drained.owed:
             self._worker_loop.poke()
             for listener in self._owed_listeners:
@@ -391,3 +440,14 @@ class Spine(Generic[H]):
     async def _renew_round(self) -> bool:
         await self.worker.renew()
         return False
+
+
+def _end(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
+    """Tell those who wait for a round how it has ended; one that was cut short is as one that found no database."""
+    for one in waiting:
+        if one.done():
+            continue
+        if error is None:
+            one.set_result(None)
+        else:
+            one.set_exception(error if isinstance(error, Exception) else Transient("the drain was stopped"))

@@ -88,6 +88,15 @@ class NewEvent:
         return replace(self, cause=cause)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An event that was appended, as those are told who wake others: which one it is, and what about."""
+
+    seq: int
+    kind: str
+    subject: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A committed event. `seq` is gapless within its tenant and is the order of commits."""

@@ -195,6 +195,9 @@ class Cursors(Protocol[H_contra]):
         Raises Transient when the schema has come to ask for a newer engine since the cursors were locked.
         """
 
+    async def position(self, tx: H_contra, tenant: UUID) -> int | None:
+        """Return up to which seq a tenant's log is drained; None where this transaction sees no such tenant."""
+
     async def required_engine_version(self, tx: H_contra) -> int:
         """Return which engine version the schema asks for: an older one judges no event."""
 

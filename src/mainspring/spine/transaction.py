@@ -15,7 +15,7 @@ from mainspring import tracing
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.spine.effects import AlreadyOwed, NewEffect, Owed, check_family
 from mainspring.spine.errors import Misuse
-from mainspring.spine.events import NewEvent
+from mainspring.spine.events import NewEvent, Written
 from mainspring.spine.ports import H, Store
 
 
@@ -94,6 +94,14 @@ class Transaction(Generic[H]):
     def has_owed(self) -> bool:
         """Whether this transaction has owed an effect, owed one again, or set one free."""
         return bool(self._owed) or self._has_freed
+
+    @property
+    def written(self) -> tuple[Written, ...]:
+        """What this transaction has appended; nothing before it has."""
+        return tuple(
+            Written(seq, event.kind, event.subject)
+            for seq, (event, _) in zip(self.appended, self._pending, strict=False)
+        )
 
     @property
     def appended_kinds(self) -> tuple[str, ...]:

@@ -144,6 +144,11 @@ class MemoryLog:
                     raise LogBroken(f"the cursor of tenant {cursor.tenant_id} moved while it was locked")
                 tx.tables.cursors.put(cursor.tenant_id, position)
 
+    async def position(self, tx: MemoryTransaction, tenant: UUID) -> int | None:
+        """Return up to which seq a tenant's log is drained."""
+        with tx.statement():
+            return tx.tables.cursors.get(tenant)
+
     async def required_engine_version(self, tx: MemoryTransaction) -> int:
         """Return which engine version the rows ask for."""
         with tx.statement():

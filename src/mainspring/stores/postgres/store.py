@@ -145,6 +145,11 @@ class PostgresStore(PostgresBreakers):
                 )
             raise LogBroken(f"{len(moves) - moved} cursors moved while they were locked")
 
+    async def position(self, tx: Scope, tenant: UUID) -> int | None:
+        """Return up to which seq a tenant's log is drained."""
+        found: int | None = await tx.fetchval(SQL["position"], tenant)
+        return found
+
     async def required_engine_version(self, tx: Scope) -> int:
         """Return which engine version the schema asks for."""
         return int(await tx.fetchval(SQL["required_engine_version"]))

@@ -95,6 +95,9 @@ from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as u (tenant_id, position, t
 where c.tenant_id = u.tenant_id and c.name = 'effects' and c.position = u.position
   and (select engine_version from mainspring.engine) <= $4;
 
+-- name: position
+select position from mainspring.cursors where tenant_id = $1 and name = 'effects';
+
 -- name: required_engine_version
 select engine_version from mainspring.engine;
 
