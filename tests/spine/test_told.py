@@ -72,8 +72,9 @@ async def test_catching_up_raises_what_the_round_raised_and_the_next_one_does_no
                 raise Transient("the database is away")
 
             down.setattr(hands.store, "lock_called", lost)
-            with pytest.raises(Transient):
-                await spine.catch_up([tenant])
+            async with asyncio.timeout(10):
+                with pytest.raises(Transient):
+                    await spine.catch_up([tenant])
         async with asyncio.timeout(10):
             await spine.catch_up([tenant])
         assert await lagging(hands) == []

@@ -28,6 +28,9 @@ log = logging.getLogger("mainspring.fabric")
 WAITING_MAX: Final = 10_000  # references, and tenants to be broadcast
 ROUND_MAX: Final = 200
 TRIES_MAX: Final = 3
+# Between two rounds that tell something: what is committed meanwhile is told with it. The first of them is told at once, and the drain of
+# this process waits for none of it, so that a busy one spends little on telling and a quiet one is heard without delay.
+PACE_SECONDS: Final = 0.02
 
 _Place = tuple[UUID, str]  # a tenant, and a kind of event
 
@@ -48,14 +51,14 @@ class _News:
 class Relay:
     """What is still to be told, and the round that tells it."""
 
-    def __init__(
-        self, fabric: EventFabric, *, instance: UUID, poke: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, fabric: EventFabric, *, instance: UUID, pace_seconds: float = PACE_SECONDS) -> None:
+        """`instance` is what our own broadcasts are known by."""
         self._fabric = fabric
+        self._pace_seconds = pace_seconds
         self._instance = instance
         self._refs: dict[_Place, _Waiting] = {}
         self._news: dict[UUID, _News] = {}
-        self.poke = poke  # set by whoever makes the loop
+        self.poke: Callable[[], None] = lambda: None  # set by whoever makes the loop
 
     @property
     def waiting(self) -> int:
@@ -101,13 +104,17 @@ class Relay:
 
     async def run_once(self) -> bool:
         """Tell what waits, and say whether there is more that can be told at once."""
+        if not self._refs and not self._news:
+            return False
         if self._fabric.health.state != "connected":
             self._give_up_all()
             return False
         news, self._news = self._news, {}
         for tenant, one in news.items():
             await self._broadcast(tenant, one)
-        return await self._publish()
+        more = await self._publish()
+        await asyncio.sleep(self._pace_seconds)
+        return more
 
     def _give_up_all(self) -> None:
         """Keep nothing through an outage: behind it everything is looked at."""
