@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from mainspring import telemetry
+from mainspring.fabric import creds
 from mainspring.fabric.errors import Refused, Unreachable
 from mainspring.fabric.port import Hook
 from mainspring.fabric.settings import FabricSettings
@@ -61,7 +62,7 @@ class Address:
                 raise Refused(f"there is no file {path}")
         options: dict[str, Any] = {"servers": [one.strip() for one in self.url.split(",")], "name": self.name}
         if self.creds is not None:
-            options["user_credentials"] = str(self.creds)
+            options["user_jwt_cb"], options["signature_cb"] = creds.callbacks(self.creds)
         if self.tls_ca is not None or self.tls_cert is not None:
             try:
                 context = ssl.create_default_context(cafile=None if self.tls_ca is None else str(self.tls_ca))
