@@ -187,6 +187,8 @@ class Link:
             if refused:
                 raise Refused(f"NATS refuses us: {type(refused[0]).__name__}: {refused[0]}")
             await connecting
+        except Refused:
+            raise
         except Exception as error:
             if _is_refusal(error):
                 raise Refused(f"NATS refuses us: {type(error).__name__}: {error}") from error
