@@ -54,6 +54,7 @@ from mainspring.operators.doctor import DoctorService
 from mainspring.operators.explain import ExplainService
 from mainspring.operators.log import LogService
 from mainspring.operators.operations import OperationService
+from mainspring.operators.parked import ParkedService
 from mainspring.operators.tails import Tails
 from mainspring.operators.verify import VerifyService
 from mainspring.spine.drain import ENGINE_VERSION
@@ -150,6 +151,7 @@ class Services:
     audit: DeedService
     explain: ExplainService
     verify: VerifyService
+    parked: ParkedService
     fabric: EventFabric | None
     relay: Relay | None
     listener: Listener | None
@@ -277,6 +279,7 @@ def join(settings: Settings, pool: Pool, *, fabric: EventFabric | None = None) -
         audit=operators.audit,
         explain=operators.explain,
         verify=operators.verify,
+        parked=ParkedService(fabric, Names(settings.nats_root)),
         fabric=fabric,
         relay=relay,
         listener=listener,

@@ -33,8 +33,13 @@ from tests.server.conftest import people
 
 pytestmark = pytest.mark.slow
 
-# Arms a fault in the process, and touches no database.
-NO_COMMANDS = {("POST", "/api/v1/dev/faults"), ("DELETE", "/api/v1/dev/faults")}
+# They arm a fault in the process, or ask the fabric, and touch no database.
+NO_COMMANDS = {
+    ("POST", "/api/v1/dev/faults"),
+    ("DELETE", "/api/v1/dev/faults"),
+    ("POST", "/api/v1/desk/parked/{seq}/replay"),
+    ("DELETE", "/api/v1/desk/parked/{seq}"),
+}
 # Statements that lock rows of several tables: in which order they do so inside is for whoever writes one to see to.
 TOGETHER = {
     "settle": {"effects", "due_tenants"},

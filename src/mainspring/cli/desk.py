@@ -218,6 +218,35 @@ def _decide(verb: str, asked: dict[str, Any], rate: float | None, *, wait: bool,
     return ExitCode.OK
 
 
+parked = App(name="parked", help="References on the fabric that nobody could take. Nothing is owed by them.")
+app.command(parked)
+_Place = Annotated[int, Parameter(help="Its place, as `desk parked list` shows it.")]
+
+
+@parked.command(name="list")
+def list_parked(*, limit: Limit = None, json: Json = False) -> int:
+    """List parked references, the oldest first."""
+    rows = Client.here().pages("desk/parked", limit=limit)
+    emit_rows(rows, ("seq", "subject", "at", "reason"), json, whole="reason")
+    return ExitCode.OK
+
+
+@parked.command(name="replay")
+def replay_parked(seq: _Place, *, json: Json = False) -> int:
+    """Have a parked reference told again: whoever takes it looks at its tenant's log."""
+    told = Client.here().post(f"desk/parked/{seq}/replay")
+    emit(told, json, lambda one: f"{one['seq']} is told again: {one['subject']}")
+    return ExitCode.OK
+
+
+@parked.command(name="discard")
+def discard_parked(seq: _Place, *, json: Json = False) -> int:
+    """Take a parked reference away for good."""
+    gone = Client.here().delete(f"desk/parked/{seq}")
+    emit(gone, json, lambda one: f"{one['seq']} is discarded: {one['reason']}")
+    return ExitCode.OK
+
+
 def _is_id(text: str) -> bool:
     with suppress(ValueError):
         return bool(UUID(text))

@@ -113,6 +113,14 @@ class Names:
             case _:
                 return None
 
+    def owner_of(self, subject: str) -> UUID | None:
+        """Return whose reference a subject says it carries; None for one that is nobody's."""
+        match subject.split(".", 3):
+            case [self.root, tenant, events, _] if events == EVENTS and _TENANT.fullmatch(tenant):
+                return UUID(tenant)
+            case _:
+                return None
+
     @staticmethod
     def _topic(topic: str) -> str:
         if topic in (EVENTS, DLQ) or not _TOPIC.fullmatch(topic):

@@ -53,6 +53,7 @@ CODES: Mapping[str, Meaning] = {
     "channel_archived": Meaning(409, "The channel is archived", "Nothing is said in it any more; use another."),
     "channel_full": Meaning(409, "The channel has as many members as one may have", "Make another channel."),
     "message_edited": Meaning(409, "The message was edited meanwhile", "Read it again; the detail says at which revision it is."),
+    "parked_malformed": Meaning(409, "What is parked is no reference", "Nobody could take it again: discard it."),
     "session_live": Meaning(409, "Another session of this agent lives", "End that one, wait for its lease, or begin yours with `takeover`."),
     "session_displaced": Meaning(409, "Another session has taken over", "Stop: the agent's inbox is that one's. Do not take over in turn."),
     "session_lost": Meaning(409, "The session is over", "Begin another: what this one was offered and had not acked is offered to that one."),

@@ -1,6 +1,7 @@
 """`/desk`: dead effects and failed or lost runs alike: list, group, show, export, plan, replay, discard. Nothing expires here.
 
 Letters that are named are decided on at once, and the answer says which. All that is described is an operation: 202, and its address.
+`/desk/parked`: what came over the fabric and could be taken by nobody.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
+from mainspring.fabric.port import Parked
+from mainspring.fabric.refs import BYTES_MAX, SEQ_MAX
 from mainspring.operators import model
 from mainspring.operators.desk import ASKED_MAX, REASON_LENGTH_MAX, DeskService
 from mainspring.operators.model import RATE_MAX, RATE_MIN, Asked, Decision, Named
+from mainspring.operators.parked import ParkedService
 from mainspring.server.answers import (
     DeskPage,
     DiscardedOut,
@@ -33,6 +37,7 @@ from mainspring.server.pages import PageQuery, Paging, seal, unseal
 
 router = APIRouter(prefix="/desk", tags=["desk"], route_class=Route)
 _NDJSON = "application/x-ndjson"
+_REFERENCE_SHOWN_MAX = BYTES_MAX
 
 
 _KIND, _CAUSE = "An effect's kind, or `run`", "As the groups name it"
@@ -219,6 +224,68 @@ async def export_letters(
             yield b"".join(msgspec.json.encode(jsonable_encoder(letter)) + b"\n" for letter in part)
 
     return StreamingResponse(lines(), media_type=_NDJSON)
+
+
+class ParkedOut(BaseModel):
+    """A reference on the fabric that nobody could take. Nothing is owed by it: what it stood for, the tick has found."""
+
+    seq: int = Field(description="Its place among those that are parked")
+    subject: str
+    reason: str
+    reference: str = Field(description="What it says, as far as it is text")
+    at: datetime | None
+
+
+class ParkedPage(BaseModel):
+    """Parked references, the oldest first."""
+
+    data: list[ParkedOut]
+    next: str | None
+
+
+Place = Annotated[int, Path(ge=1, le=SEQ_MAX)]
+
+
+def _parked(request: Request) -> ParkedService:
+    service: ParkedService = request.app.state.services.parked
+    return service
+
+
+@router.get("/parked", response_model=ParkedPage)
+async def list_parked(
+    request: Request, caller: Annotated[Caller, require("parked.list")], page: Paging
+) -> dict[str, Any]:
+    """List the references that nobody could take, the oldest first. 503 while the fabric is down."""
+    after = 0 if page.after is None else unseal(page.after, int)[0]
+    assert isinstance(after, int)
+    found = await _parked(request).list(caller.tenant_id, after=max(0, after), limit=page.limit + 1)
+    return page.page(found, _shown, key=lambda one: (one.seq,))
+
+
+@router.post("/parked/{seq}/replay", response_model=ParkedOut)
+async def replay_parked(
+    request: Request, caller: Annotated[Caller, require("parked.replay")], seq: Place
+) -> dict[str, Any]:
+    """Have a parked reference told again. 409 `parked_malformed` for what is none."""
+    return _shown(await _parked(request).replay(caller.tenant_id, seq))
+
+
+@router.delete("/parked/{seq}", response_model=ParkedOut)
+async def discard_parked(
+    request: Request, caller: Annotated[Caller, require("parked.discard")], seq: Place
+) -> dict[str, Any]:
+    """Take a parked reference away for good."""
+    return _shown(await _parked(request).discard(caller.tenant_id, seq))
+
+
+def _shown(one: Parked) -> dict[str, Any]:
+    return {
+        "seq": one.seq,
+        "subject": one.subject,
+        "reason": one.reason,
+        "reference": one.data[:_REFERENCE_SHOWN_MAX].decode(errors="replace"),
+        "at": one.at,
+    }
 
 
 @router.get("/{letter_id:uuid}", response_model=WholeLetter, response_model_exclude_unset=True)
