@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -50,6 +51,47 @@ def test_a_page_knows_whether_there_is_another():
     assert following is not None
     assert unseal(following, UUID) == (ids[1],)
     assert query.cut(ids[:2], key=lambda one: (one,)) == (ids[:2], None)
+
+
+def sealed(plain: str) -> str:
+    return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
+
+
+NOTHING_OF_OURS = [
+    sealed(plain)
+    for plain in (
+        "[1e400]",
+        "[-1e400]",
+        f"[{10**30}]",
+        f"[{2**63}]",
+        "[NaN]",
+        f'[1e400,"{UUID(int=1)}"]',
+        f'[{2**63},"{UUID(int=1)}"]',
+        f'["0001-01-01T00:00:00+14:00","{UUID(int=1)}"]',
+        f'["9999-12-31T23:59:59-14:00","{UUID(int=1)}"]',
+    )
+]
+
+
+async def test_no_list_breaks_over_a_cursor_that_somebody_made_up(board):
+    await board.post("channels", {"name": "general"})
+    names = {"channel": "general", "run": str(new_id())}
+    described = board.app.openapi()["paths"]
+    lists = [
+        path.format(**names)
+        for path, verbs in described.items()
+        for one in verbs.get("get", {}).get("parameters", ())
+        if one["name"] == "after" and one["schema"].get("type") != "integer" and "stream" not in path
+    ]
+    assert {"/api/v1/channels/general/messages", "/api/v1/channels/general/topics", "/api/v1/desk"} <= set(
+        lists
+    )
+    answers = {
+        (path, after): (await board.call("GET", path, params={"after": after})).status_code
+        for path in lists
+        for after in NOTHING_OF_OURS
+    }
+    assert {asked: code for asked, code in answers.items() if code != 422} == {}
 
 
 async def test_pages_join_without_a_gap(board):

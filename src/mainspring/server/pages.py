@@ -7,6 +7,7 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from mainspring.rooms import FieldError, Invalid
 T = TypeVar("T")
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 200
+SEQ_END = 2**63
 
 
 def seal(*parts: str | int | UUID) -> str:
@@ -29,15 +31,24 @@ def seal(*parts: str | int | UUID) -> str:
 
 def unseal(cursor: str, *types: Callable[[Any], T]) -> tuple[T, ...]:
     """Return the values that a cursor holds, each through its type; raise Invalid when it is not one of ours."""
-    try:
+    try:  # a cursor is anybody's to make up: nothing of it may reach the database that this does not take
         parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if not isinstance(parts, list) or len(parts) != len(types):
             raise ValueError("not a cursor of this list")
-        return tuple(kind(part) for kind, part in zip(types, parts, strict=True))
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        return tuple(_storable(kind(part)) for kind, part in zip(types, parts, strict=True))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:
         raise Invalid(
             FieldError("/after", "not a cursor: pass the `next` of an earlier page of this list")
         ) from error
+
+
+def _storable(value: T) -> T:
+    """Return a value that the database has a place for. Raises ValueError, OverflowError."""
+    if isinstance(value, int) and not -SEQ_END <= value < SEQ_END:
+        raise ValueError("no seq is as large")
+    if isinstance(value, datetime):
+        value.astimezone(UTC)  # of some at either end of time there is none
+    return value
 
 
 @dataclass(frozen=True, slots=True)

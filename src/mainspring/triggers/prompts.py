@@ -35,7 +35,7 @@ DEFAULT_OF_MESSAGES: Final = (
     "{{message.author}} in {{message.channel}}, {{message.topic}}:\n\n{{message.text}}"
 )
 LENGTH_MAX: Final = 262_144  # of a filled-in prompt, as the runs table has it
-_TAG: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_TAG: Final = re.compile(r"\{\{([^{}]*+)\}\}")  # no brace within: else each {{ would look for a }} to the end
 _NAME: Final = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
 # root → (the names under it, the kinds that carry it, whether custom events do); no names: the root itself is the value
@@ -89,7 +89,7 @@ def default_for(kinds: Iterable[str]) -> str:
 
 def defects(template: str, kinds: Iterable[str]) -> Iterator[str]:
     """Yield why a template could not be filled for every one of these kinds of event."""
-    rest = _TAG.sub("", template)
+    rest = _TAG.sub(" ", template)
     if "{{" in rest or "}}" in rest:
         yield "has a {{ without its }}, or the other way round"
     for name in names(template):
