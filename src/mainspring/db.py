@@ -7,6 +7,7 @@ transaction, so a pooler in transaction mode may sit in between. Scopes do not n
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -19,6 +20,8 @@ import msgspec
 
 from mainspring import telemetry
 from mainspring.spine.errors import BadData, Misuse, OutcomeUnknown, Transient
+
+log = logging.getLogger("mainspring.db")
 
 if TYPE_CHECKING:
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
@@ -59,6 +62,7 @@ class Budget:
     plan: Literal["anew", "once"] | None = None
 
 
+FROZEN_SECONDS = 2.0  # whoever is at work is between what prepares a statement and what runs it for a moment
 COMMAND = Budget()
 BATCH = Budget(by_key=True, plan="anew")
 CLAIM = Budget(by_key=True, plan="once")
@@ -361,6 +365,13 @@ async def _transaction(conn: Connection, *, snapshot: bool = False) -> AsyncIter
 _PLANS: Mapping[str | None, str] = {"anew": "force_custom_plan", "once": "force_generic_plan", None: "auto"}
 # Compiling a plan costs a second or two, and its statement a few milliseconds: to a planner that is told to avoid scans (by_key)
 # each seems dear enough to be compiled, up to PostgreSQL 17.
+_END_FROZEN = """
+select pg_terminate_backend(pid)
+  from pg_stat_activity
+ where datname = current_database() and usename = session_user and xact_start is not null
+   and state = 'active' and wait_event = 'ClientRead'
+   and state_change < clock_timestamp() - make_interval(secs => $1::double precision)
+"""
 _SET_SCOPE = """
 select set_config('role', $1, true), set_config('mainspring.tenant', $2, true),
        set_config('idle_in_transaction_session_timeout', $3, true),
@@ -430,6 +441,24 @@ async def _reset(conn: Connection) -> None:
     # a rollback that was cancelled half-way leaves its transaction open; nothing else can outlive a scope
     if conn.is_in_transaction():
         await conn.reset()
+
+
+async def end_frozen(pool: Pool, *, after_seconds: float = FROZEN_SECONDS) -> int:
+    """End the transactions whose client has stopped in the middle of a statement; return how many. Raises Transient.
+
+    Between what prepares a statement and what runs it the database counts the client as at work: none of its time-outs comes by, and
+    what is locked stays locked for as long as the client is frozen. A client that is at work is there for a moment.
+    """
+    with mapped_errors():
+        async with pool.acquire(timeout=CLIENT_DEADLINE_SECONDS) as conn:
+            telemetry.statements.labels("frozen clients").inc()
+            ended = await conn.fetch(_END_FROZEN, after_seconds, timeout=CLIENT_DEADLINE_SECONDS)
+    if ended:
+        telemetry.sweep_repaired.labels("frozen_client").inc(len(ended))
+        log.warning(
+            "database: %d connections were ended, whose clients had stopped in a transaction", len(ended)
+        )
+    return len(ended)
 
 
 async def unscoped_read_is_refused(pool: Pool) -> bool:

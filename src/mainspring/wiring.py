@@ -34,7 +34,15 @@ from mainspring.chat.model import SessionPolicy
 from mainspring.chat.receipts import ReceiptService
 from mainspring.commands.keys import KeyService
 from mainspring.config import Settings
-from mainspring.db import Database, Pool, Scope, create_pool, gather_closed, unscoped_read_is_refused
+from mainspring.db import (
+    Database,
+    Pool,
+    Scope,
+    create_pool,
+    end_frozen,
+    gather_closed,
+    unscoped_read_is_refused,
+)
 from mainspring.fabric.errors import Refused
 from mainspring.fabric.jetstream import JetStreamFabric
 from mainspring.fabric.link import Address
@@ -74,6 +82,7 @@ from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
 KEYS_TRIMMED_SECONDS = 60.0
+FROZEN_LOOKED_FOR_SECONDS = 4.0  # and FROZEN_SECONDS before that: a frozen process frees what it holds within six
 FABRIC_LOCK = 7_226_117_001  # the database's lock on the fabric's streams while they are migrated; the number means nothing
 
 
@@ -250,6 +259,7 @@ def join(settings: Settings, pool: Pool, *, fabric: EventFabric | None = None) -
     agents = agents_room.build(spine, db, runs, board_verbs, policy, tick_seconds=settings.floor_tick_seconds)
     talk = _talk(spine, settings, runs)
     keys = _keys(spine)
+    _thaw(spine, pool)
     operators = _operators(spine, policy, runs)
     relay, listener = _waking(settings, spine, fabric)
     _say_version()
@@ -365,6 +375,15 @@ def _keys(spine: Engine) -> KeyService:
     keys = KeyService(spine.db)
     spine.register_loop("keys", keys.trim, every_seconds=KEYS_TRIMMED_SECONDS)
     return keys
+
+
+def _thaw(spine: Engine, pool: Pool) -> None:
+    """Free what a frozen process holds where no time-out of the database does."""
+
+    async def look() -> bool:
+        return await end_frozen(pool) > 0
+
+    spine.register_loop("frozen clients", look, every_seconds=FROZEN_LOOKED_FOR_SECONDS)
 
 
 def _operators(spine: Engine, policy: RunPolicy, runs: RunVerbs) -> OperatorsRoom:
