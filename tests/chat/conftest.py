@@ -32,6 +32,9 @@ from mainspring.wiring import Services
 from tests.databases import Database
 
 LEASE_SECONDS = 30.0
+WAITING_SECONDS_MAX = (
+    30.0  # for a deed to come to the row it should wait for: one that asks for no lock never does
+)
 _WAITING = "select count(*) from pg_locks where not granted"
 
 
@@ -268,7 +271,7 @@ class Place:
             for n, deed in enumerate(deeds):
                 racing.append(asyncio.create_task(deed))
                 # only from a second connection is it seen who waits: this one is in its transaction
-                async with self.home.services.pool.acquire() as conn:
+                async with self.home.services.pool.acquire() as conn, asyncio.timeout(WAITING_SECONDS_MAX):
                     while await conn.fetchval(_WAITING) <= n:  # noqa: ASYNC110 - the database wakes nobody when one waits
                         await asyncio.sleep(0)
         return await asyncio.gather(*racing, return_exceptions=True)

@@ -217,3 +217,148 @@ async def test_a_comment_on_a_card_is_a_message_of_its_topic(place):
     assert len(await services.talk.chat.history(place.anna, "ops", topic=str(first.message.topic_id))) == 2
     with pytest.raises(NotFound):
         await services.talk.chat.comment(place.anna, "OPS-99", blocks=say, mentions=[], request_id="c")
+
+
+async def test_what_a_person_does_not_see_any_more_takes_no_place_in_their_inbox(place):
+    chat = place.home.room.chat
+    await secret(place)
+    ben = await place.person("ben")
+    await chat.join(place.anna, "secret", "ben", subscribed=True)
+    await place.post("@ben this one matters")
+    for n in range(3):
+        await place.post(f"@ben hidden {n}", channel="secret")
+    await chat.leave(place.anna, "secret", "ben")
+    assert [item.message.text for item in await chat.inbox(ben, read=False, limit=3)] == [
+        "@ben this one matters"
+    ]
+    await chat.join(place.anna, "secret", "ben", subscribed=True)
+    assert len(await chat.inbox(ben, read=False)) == 4
+
+
+def words(text):
+    return [{"type": "text", "text": text}]
+
+
+async def edit(place, message, text, by=None, **more):
+    return await place.home.room.chat.edit(
+        by or place.anna, message.id, blocks=words(text), expected_revision=None, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"), [({"archived": True}, Conflict), ({"post_policy": "owner"}, Forbidden)]
+)
+async def test_where_nothing_may_be_said_what_was_said_stays_and_what_was_begun_is_finished(
+    place, change, refusal
+):
+    chat, ben = place.home.room.chat, await place.person("ben")
+    author, reader = await place.reader("author"), await place.reader("reader")
+    said = (await place.post("as it was", by=ben)).message
+    await author.beat(turn=1)
+    begun = (await author.post("half a sen")).message
+    _, edited = await place.in_turn(
+        "general", chat.edit_channel(place.anna, "general", **change), edit(place, said, "otherwise", ben)
+    )
+    assert isinstance(edited, refusal)
+    assert (await edit(place, said, "as it was", ben)).revision == 1  # says nothing new
+    assert (await edit(place, begun, "half a sentence", author.actor)).revision == 2
+    await author.settle(1)
+    await place.drain()
+    assert await reader.read_all() == ["as it was", "half a sentence"]
+    with pytest.raises(refusal):
+        await edit(place, begun, "something else", author.actor)
+
+
+async def test_who_was_removed_while_their_edit_waits_edits_nothing(place):
+    chat, ben = place.home.room.chat, await place.person("ben")
+    await secret(place)
+    await chat.join(place.anna, "secret", "ben", subscribed=True)
+    said = (await place.post("hush", by=ben, channel="secret")).message
+    _, edited = await place.in_turn(
+        "secret", chat.leave(place.anna, "secret", "ben"), edit(place, said, "psst", ben)
+    )
+    assert isinstance(edited, NotFound)
+    assert (await place.message(said.id)).text == "hush"
+
+
+async def test_a_comment_on_a_card_brings_its_topic_back(place):
+    chat, card = place.home.room.chat, await place.card()
+
+    async def comment(text):
+        return await chat.comment(place.anna, card.key, blocks=words(text), mentions=[], request_id=text)
+
+    topic = (await comment("one")).message.topic_id
+    await chat.edit_topic(place.anna, "ops", topic, name=None, archived=True)
+    assert await chat.list_topics(place.anna, "ops", archived=False) == []
+    await comment("two")
+    assert [one.id for one, _ in await chat.list_topics(place.anna, "ops", archived=False)] == [topic]
+
+
+async def test_a_topic_that_is_named_by_its_id_is_that_one_whatever_its_name_has_become(place):
+    chat = place.home.room.chat
+    first = (await place.post("one", topic="plans")).message
+    topic = str(first.topic_id)
+    await chat.edit_topic(place.anna, "general", first.topic_id, name="old plans", archived=True)
+    second = (await place.post("two", topic=topic.upper())).message
+    assert (second.topic_id, second.topic_name) == (first.topic_id, "old plans")
+    assert [one.name for one, _ in await chat.list_topics(place.anna, "general", archived=False)] == [
+        "old plans"
+    ]
+    await secret(place)
+    for channel, named in (
+        ("secret", topic),
+        ("general", str(first.id)),
+    ):  # another channel's, and none at all
+        with pytest.raises(NotFound):
+            await place.post("three", topic=named, channel=channel)
+    with pytest.raises(Invalid):
+        await chat.edit_topic(place.anna, "general", first.topic_id, name=str(first.id), archived=None)
+
+
+async def test_a_topic_has_a_name_that_one_sees(place):
+    for name in ("\u200b", "\u2060\u200d", "\u3164 \u2800", "\u0301"):
+        with pytest.raises(Invalid):
+            await place.post("where?", topic=name)
+    for name in ("✓", "ß", "क\u200dष"):
+        assert (await place.post("here", topic=name)).message.topic_name == name
+
+
+async def test_who_joins_by_posting_is_told_of_as_whoever_joins(place):
+    ben = await place.person("ben")
+    for text in ("hello", "hello again"):
+        await place.post(text, by=ben)
+    joined = [json.loads(event["data"]) for event in await place.events("member.joined")]
+    assert [one["member"]["handle"] for one in joined] == ["anna", "ben"]
+
+
+async def test_an_operator_may_what_an_owner_may_in_a_channel_that_they_see(place):
+    chat = place.home.room.chat
+    await secret(place)
+    ben, *_ = [await place.person(handle) for handle in ("ben", "vera")]
+    for handle in ("ben", "vera"):
+        await chat.join(place.anna, "secret", handle, subscribed=True)
+    vera = await place.person("carl")
+    with pytest.raises(NotFound):
+        await chat.edit_channel(vera, "secret", archived=True, operates=True)
+    await chat.leave(place.anna, "secret", None)
+    for refused in (chat.leave(ben, "secret", "vera"), chat.edit_channel(ben, "secret", archived=True)):
+        with pytest.raises(Forbidden):
+            await refused
+    await chat.leave(ben, "secret", "vera", operates=True)
+    assert (await chat.edit_channel(ben, "secret", archived=True, operates=True)).archived_at is not None
+
+
+async def test_a_shared_channel_that_nobody_is_in_any_more_leaves_its_name_to_others(place):
+    chat = place.home.room.chat
+    first = await secret(place)
+    said = (await place.post("for the two of us", channel="secret")).message
+    with pytest.raises(Conflict):
+        await secret(place)
+    await chat.leave(place.anna, "secret", None)
+    second = await secret(place)
+    assert second.id != first.id
+    assert (await place.message(said.id)).text == "for the two of us"  # it is kept, and its channel archived
+    row = await place.home.admin.fetchrow("select * from mainspring.channels where id = $1", first.id)
+    assert (row["name"].startswith("secret-"), row["archived_at"] is not None) == (True, True)
+    await chat.leave(place.anna, "general", None)  # an open one is everybody's
+    assert (await chat.get_channel(place.anna, "general")).archived_at is None

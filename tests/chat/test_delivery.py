@@ -317,3 +317,21 @@ async def test_a_delivery_that_gave_up_is_replayed_to_the_next_poll_whatever_cam
     assert (await desk.decide(place.anna, [first.id], Replay()))["replayed"]
     assert await reader.texts() == ["first"]
     assert await reader.read_all() == ["first"]
+
+
+async def test_what_settles_again_is_unread_again_and_who_read_it_before_has_not_read_it(place):
+    chat, ben, author = place.home.room.chat, await place.person("ben"), await place.reader("author")
+    await author.beat(turn=1)
+    held = (await author.post("deploy is", turn=1, mentions=["ben"])).message
+    await place.ended([author])
+    [before] = await chat.inbox(ben, read=False)
+    assert await chat.mark_read(ben, [before.id]) == 1
+    await chat.edit(
+        author.actor, held.id, blocks=[{"type": "text", "text": "deploy is off"}], expected_revision=1
+    )
+    [item] = await chat.inbox(ben, read=False)
+    assert item.message.text == "deploy is off"
+    [receipt] = (await place.home.services.receipts.of(place.anna, held.id)).data
+    assert (receipt.handle, receipt.state) == ("ben", "unread")
+    assert await chat.mark_read(ben, [before.id]) == 0  # said of what it was before
+    assert len(await chat.inbox(ben, read=False)) == 1

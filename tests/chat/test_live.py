@@ -17,12 +17,12 @@ from .test_sight import token_of
 
 @pytest.fixture
 async def watching(place) -> AsyncIterator[Any]:
-    """`watching(actor)` → a listener to `general`; all of them leave at the end."""
+    """`watching(actor)`, or with a token's secret → a listener to `general`; all of them leave at the end."""
     app = create_app(place.home.services)
     listeners: list[Listener] = []
 
     async def start(actor: Any, channel: str = "general") -> Listener:
-        secret = await token_of(place, actor, "viewer")
+        secret = actor if isinstance(actor, str) else await token_of(place, actor, "viewer")
         listeners.append(Listener(app, f"channels/{channel}/live", {"Authorization": f"Bearer {secret}"}))
         return listeners[-1]
 
@@ -86,3 +86,43 @@ async def test_of_what_a_slow_watcher_does_not_take_the_oldest_is_forgotten():
     first = await watcher.next(within_seconds=1)
     assert first is not None
     assert first.data == {"n": 3}
+
+
+@pytest.mark.parametrize("ends", ["membership", "token"])
+async def test_who_may_not_watch_any_more_reads_no_word_more(place, watching, ends):
+    chat = place.home.room.chat
+    await chat.create_channel(
+        place.anna, name="secret", purpose="", visibility="shared", post_policy="members"
+    )
+    await place.person("ben")
+    author = await place.reader("author", subscribed=None)
+    for handle in ("ben", "author"):
+        await chat.join(place.anna, "secret", handle, subscribed=True)
+    token, secret = await place.home.services.tokens.create(
+        place.anna, kind="user", role="viewer", account="ben"
+    )
+    listener = await watching(secret, "secret")
+    assert (await told(listener))[0] == "presence"
+
+    async def say(text: str) -> None:
+        session = author.session
+        await place.home.room.sessions.say_live(
+            author.actor, session.id, session.claim_id, channel="secret", topic="t", text=text
+        )
+
+    await say("all may hear")
+    assert (await told(listener))[1]["text"] == "all may hear"
+    if ends == "membership":
+        await chat.leave(place.anna, "secret", "ben")
+    else:
+        await place.home.services.tokens.revoke(place.tenant, token.id)
+    await say("but not this")
+    assert await told(listener) == ("bye", {"reason": "unauthorized"})
+
+
+async def test_what_waits_for_a_watcher_is_taken_at_once():
+    watcher = Watcher()
+    for n in range(3):
+        watcher.offer(Passing("text", {"n": n}))
+    assert [one.data["n"] for one in watcher.waiting()] == [0, 1, 2]
+    assert watcher.waiting() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.ids import new_id
+from mainspring.rooms import Invalid
 from mainspring.spine.events import NO_CAUSE, NewEvent
 
 
@@ -56,3 +57,15 @@ async def test_where_who_answered_may_say_nothing_the_note_is_dropped(place, cha
     assert await answered(place, card, ben) == f"dropped({why})"
     assert [said.text for said in await chat.history(place.anna, "ops")] == ["mine alone"]
     assert {member.handle for member in await chat.list_members(place.anna, "ops")} == {"anna"}
+
+
+async def test_nobody_can_take_the_name_of_what_the_server_posts_for_them(place):
+    """A post under that name would stand in the note's way for ever."""
+    card, ben = await place.card(), await place.person("ben")
+    await comment(place, card)
+    with pytest.raises(Invalid):
+        await place.post("mine", by=ben, request_id="mainspring:note:1")
+    await place.post("hello", by=ben)
+    seq = (await place.events())[-1]["seq"] + 3  # behind the two events of the next post
+    await place.post("mine", by=ben, request_id=f"note:{seq}")
+    assert (await answered(place, card, ben)).startswith("message ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import httpx
 import pytest
 
 from mainspring.sdk import Client, Refused
-from mainspring.sdk.messages import post
+from mainspring.sdk.messages import Reply, message_from, post
 
 from .test_sight import token_of
 
@@ -68,3 +70,26 @@ async def test_what_was_said_elsewhere_is_not_edited_there(place, say):
         assert refused.value.code == "request_id_reused"
     [message] = await place.home.room.chat.history(place.anna, "general")
     assert message.text == "look here"
+
+
+async def test_an_answer_stays_in_its_topic_though_that_is_renamed_while_it_is_written(place, app):
+    reader = await place.reader("reader")
+    asked = (await place.post("@reader what now?", topic="plans")).message
+    await place.drain()
+    secret = await token_of(place, reader.actor, "member", "agent")
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 5))
+    async with httpx.AsyncClient(transport=transport) as http:
+        client = Client("http://test", secret, http=http)
+        speaking = {"id": str(reader.session.id), "claim_id": str(reader.session.claim_id)}
+        [delivery] = await reader.inbox()
+        message = message_from(await client.call("GET", f"/messages/{asked.id}"))
+        chat = place.home.room.chat
+        await chat.edit_topic(place.anna, "general", asked.topic_id, name="old plans", archived=None)
+        reply = Reply(client, message, str(delivery.id), speaking)
+        first = await reply("wait")
+        again = await Reply(client, message, str(delivery.id), speaking)("wait a bit")
+    assert (again.id, again.revision) == (first.id, 2)
+    assert (await place.message(UUID(first.id))).topic_id == asked.topic_id
+    assert [topic.name for topic, _ in await chat.list_topics(place.anna, "general", archived=True)] == [
+        "old plans"
+    ]

@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from mainspring.chat import reads, verbs
-from mainspring.chat.model import NewMessage
+from mainspring.chat.model import ENGINES_REQUESTS, NewMessage
 from mainspring.chat.questions import MessageAsk, append, read_asks
 from mainspring.chat.rows import SQL
 from mainspring.db import Database
@@ -97,6 +97,6 @@ def _answer_message(ask: MessageAsk, said: str) -> NewMessage:
         topic=ask.topic_name,
         blocks=[block],
         mentions=frozenset({ask.author_handle}),
-        request_id=f"answer:{ask.id}",
+        request_id=f"{ENGINES_REQUESTS}answer:{ask.id}",
         sent=sha256(said.encode()).digest(),
     )

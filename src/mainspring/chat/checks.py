@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mainspring.chat import mentions
-from mainspring.chat.model import Block, Broadcast, Called, NewMessage
+from mainspring.chat.model import ENGINES_REQUESTS, Block, Broadcast, Called, NewMessage
 from mainspring.rooms import AccountKind, FieldError, Forbidden, Invalid
 
 BLOCKS_MAX: Final = 50
@@ -22,6 +22,9 @@ TOPIC_LENGTH_MAX: Final = 200
 REQUEST_LENGTH_MAX: Final = 200
 DEFAULT_TOPIC: Final = "general"
 
+_BLANK: Final = frozenset(
+    "\u115f\u1160\u2800\u3164\uffa0"
+)  # letters and signs by Unicode's count, and nothing to see
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _BROADCASTS: Final[Mapping[str, Broadcast]] = mentions.RESERVED
 
@@ -43,7 +46,13 @@ def topic_name(name: str, *, pointer: str = "/topic") -> str:
         unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") for one in line
     ):
         raise Invalid(FieldError(pointer, f"one line of 1 to {TOPIC_LENGTH_MAX} characters"))
+    if not any(_shows(one) for one in line):
+        raise Invalid(FieldError(pointer, "has a letter, a digit or a sign that one sees"))
     return line
+
+
+def _shows(one: str) -> bool:
+    return unicodedata.category(one)[0] not in "CZM" and one not in _BLANK
 
 
 def blocks(given: Sequence[Mapping[str, Any]], *, pointer: str = "/blocks") -> tuple[Block, ...]:
@@ -125,6 +134,10 @@ def new_message(
     """Return a message that is about to be posted. Raises Invalid, and Forbidden for a call to everybody that is not the author's to make."""
     if not 1 <= len(request_id) <= REQUEST_LENGTH_MAX or "\0" in request_id:
         raise Invalid(FieldError("/request_id", f"1 to {REQUEST_LENGTH_MAX} characters"))
+    if request_id.startswith(ENGINES_REQUESTS):
+        raise Invalid(
+            FieldError("/request_id", f"does not begin with {ENGINES_REQUESTS}, as the server's own do")
+        )
     kept = blocks(given)
     means = _means(named, kept, author_kind)
     whom = _called(means, author_kind, may_broadcast=may_broadcast)

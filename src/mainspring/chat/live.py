@@ -55,6 +55,10 @@ class Watcher:
         except TimeoutError:
             return None
 
+    def waiting(self) -> list[Passing]:
+        """Return all that has passed and was not taken."""
+        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+
 
 class Live:
     """All who watch at this process, by channel."""

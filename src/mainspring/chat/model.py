@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from mainspring.rooms import Tx
 
 HOPS_MAX: Final = 20  # messages of agents in a topic, one after the other, until a person has to speak
+ENGINES_REQUESTS: Final = (
+    "mainspring:"  # how the request ids of what the engine posts in somebody's name begin, and nobody else's
+)
 DELIVER: Final = "deliver"
 STEER: Final = "steer"
 OFFERED: Final[Mapping[str, EffectKind]] = {name: EffectKind(name=name) for name in (DELIVER, STEER)}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from mainspring.chat import verbs
-from mainspring.chat.model import Cards, NewMessage
+from mainspring.chat.model import ENGINES_REQUESTS, Cards, NewMessage
 from mainspring.db import Scope
 from mainspring.rooms import Actor, Conflict, Forbidden, NotFound, Refusal, ServerSpine, Tx
 from mainspring.spine.effects import Done, Dropped, Effect, EffectKind, NewEffect, Outcome
@@ -69,7 +69,7 @@ class Noter:
         new = NewMessage(
             topic=topic.name,
             blocks=[{"type": "text", "text": _said(event)}],
-            request_id=f"note:{event.seq}",
+            request_id=f"{ENGINES_REQUESTS}note:{event.seq}",
             sent=hashlib.sha256(effect.key.encode()).digest(),
         )
         try:

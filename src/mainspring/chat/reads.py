@@ -6,13 +6,16 @@ What it may not see does not exist for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 from uuid import UUID
 
 from mainspring.chat.model import Channel, Member, Message, Topic
 from mainspring.chat.rows import SQL, channel_of, member_of, message_of, topic_of
 from mainspring.db import Scope
 
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _CHANNELS = SQL["channels"]
 _VISIBLE = SQL["visible_channels"]
 _MEMBERS = SQL["members"]
@@ -91,6 +94,11 @@ async def find_topic(scope: Scope, tenant: UUID, channel: UUID, ref: str) -> UUI
         return found.id
     topic: UUID | None = await scope.fetchval(_TOPIC_NAMED, tenant, channel, ref.strip())
     return topic
+
+
+def as_topic_id(ref: str) -> UUID | None:
+    """Return the id that a topic is named by, None for what can be a topic's name. Pure."""
+    return UUID(ref) if _TOPIC_ID.fullmatch(ref) else None
 
 
 def _uuid(ref: str) -> UUID | None:

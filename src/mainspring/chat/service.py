@@ -18,7 +18,6 @@ from mainspring.db import Database, Scope
 from mainspring.faultpoints import FaultPoint, reach
 from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, FieldError, Forbidden, Invalid, NotFound, ServerSpine, Tx
-from mainspring.spine.events import NewEvent
 
 _ADD_CHANNEL = SQL["add_channel"]
 _JOIN = SQL["join_channel"]
@@ -33,6 +32,7 @@ _OF_TOPIC_AFTER = SQL["messages_of_topic_after"]
 _SEARCH = SQL["search"]
 _RAREST = SQL["rarest_word"]
 _WRITE_CHANNEL = SQL["write_channel"]
+_GIVE_UP_CHANNEL = SQL["give_up_channel"]
 _PINS = SQL["pins"]
 _DROP_PINS = SQL["drop_pins"]
 _ADD_PINS = SQL["add_pins"]
@@ -129,18 +129,20 @@ class ChatService:
             who = await _account(tx, actor, handle)
             return await _add_member(tx, channel, who, actor, subscribed=subscribed)
 
-    async def leave(self, actor: Actor, ref: str, handle: str | None) -> None:
-        """End an account's membership; without a handle, the actor's. Others are removed by the channel's owner alone.
+    async def leave(self, actor: Actor, ref: str, handle: str | None, *, operates: bool = False) -> None:
+        """End an account's membership; without a handle, the actor's. Others are removed by the channel's owner, or who operates.
 
-        Raises NotFound, Forbidden.
+        A shared channel whose last member leaves is nobody's to see any more: it is archived and its name is free, unless it is a
+        board's. Raises NotFound, Forbidden.
         """
         async with self._spine.open(actor.tenant_id) as tx:
             channel = await _locked(tx, actor, ref)
             who = await _account(tx, actor, handle)
             if who.account_id != actor.account_id:
-                _owns(channel, actor)
+                _owns(channel, actor, operates=operates)
             if await tx.handle.execute(_LEAVE, tx.tenant, channel.id, who.account_id):
-                _append_member(tx, "member.left", channel, who, actor)
+                verbs.append_member(tx, "member.left", channel, who, actor)
+                await _give_up_if_empty(tx, channel)
 
     async def edit_channel(
         self,
@@ -151,14 +153,15 @@ class ChatService:
         visibility: Visibility | None = None,
         post_policy: PostPolicy | None = None,
         archived: bool | None = None,
+        operates: bool = False,
     ) -> Channel:
-        """Change what is given. The channel's owner alone may, or anybody where it has none. Raises NotFound, Forbidden.
+        """Change what is given. The channel's owner may, who operates, and anybody where it has no owner. Raises NotFound, Forbidden.
 
         Who narrows who may speak or read in a channel that is nobody's owns it from then on; who closes one is a member of it.
         """
         async with self._spine.open(actor.tenant_id) as tx:
             channel = await _locked(tx, actor, ref)
-            _owns(channel, actor)
+            _owns(channel, actor, operates=operates)
             closes = visibility == "shared" and channel.visibility == "open"
             owner = channel.owner_id
             if owner is None and (closes or post_policy == "owner"):
@@ -217,6 +220,8 @@ class ChatService:
     ) -> Topic:
         """Rename a topic, archive it, or bring it back. Raises NotFound, Invalid, Forbidden, and Conflict for a name that is taken."""
         new_name = None if name is None else checks.topic_name(name, pointer="/name")
+        if new_name is not None and reads.as_topic_id(new_name) is not None:
+            raise Invalid(FieldError("/name", "looks like the id of a topic, and is taken for one"))
         async with self._spine.open(actor.tenant_id) as tx:
             channel = await _locked(tx, actor, ref)
             verbs.may_speak(channel, actor)
@@ -265,7 +270,10 @@ class ChatService:
         speaking: Speaking | None = None,
         may_broadcast: bool = False,
     ) -> Posted:
-        """Post a message. The same request is the same message. Raises NotFound, Invalid, Forbidden."""
+        """Post a message to a topic by its name, made if need be, or by its id. The same request is the same message.
+
+        Raises NotFound, Invalid, Forbidden.
+        """
         new = checks.new_message(
             topic=topic,
             given=blocks,
@@ -347,6 +355,7 @@ class ChatService:
                 raise NotFound("message", message_id)
             if found.author_id != actor.account_id:
                 raise Forbidden("a message is edited by its author")
+            channel = await _locked(tx, actor, str(found.channel_id))
             message = await verbs.lock_message(tx, message_id)
             assert message is not None
             if expected_revision is not None and expected_revision != message.revision:
@@ -357,7 +366,7 @@ class ChatService:
             called = None
             if mentions is not None:
                 called = checks.called(mentions, says, author_kind=actor.kind, may_broadcast=may_broadcast)
-            return await verbs.edit(tx, message, says, actor, final=final, called=called)
+            return await verbs.edit(tx, channel, message, says, actor, final=final, called=called)
 
     async def get_message(self, actor: Actor, message_id: UUID) -> Message:
         """Return a message. Raises NotFound."""
@@ -426,13 +435,9 @@ class ChatService:
                     scope, actor.tenant_id, [row["message_id"] for row in rows]
                 )
             }
-            seen = await reads.visible(
-                scope, actor.tenant_id, account, {message.channel_id for message in messages.values()}
-            )
         return [
             InboxItem(id=row["id"], message=messages[row["message_id"]], read=row["read_at"] is not None)
             for row in rows
-            if messages[row["message_id"]].channel_id in seen
         ]
 
     async def mark_read(self, actor: Actor, ids: Sequence[UUID]) -> int:
@@ -482,7 +487,7 @@ async def _add_member(tx: Tx, channel: Channel, who: Member, actor: Actor, *, su
     if joined:
         if await tx.handle.fetchval(_COUNT_MEMBERS, tx.tenant, channel.id) > MEMBERS_MAX:
             raise Conflict(f"a channel has at most {MEMBERS_MAX} members", code="channel_full")
-        _append_member(tx, "member.joined", channel, who, actor)
+        verbs.append_member(tx, "member.joined", channel, who, actor)
     return Member(account_id=who.account_id, kind=who.kind, handle=who.handle, subscribed=subscribed)
 
 
@@ -491,9 +496,20 @@ async def _pins(scope: Scope, tenant: UUID, channel: Channel) -> list[Message]:
     return await reads.messages_in_order(scope, tenant, [row["message_id"] for row in rows])
 
 
-def _owns(channel: Channel, actor: Actor) -> None:
-    if channel.owner_id not in (None, actor.account_id):
-        raise Forbidden("a channel is changed by its owner")
+def _owns(channel: Channel, actor: Actor, *, operates: bool) -> None:
+    if channel.owner_id not in (None, actor.account_id) and not operates:
+        raise Forbidden("a channel is changed by its owner, or by an operator who sees it")
+
+
+async def _give_up_if_empty(tx: Tx, channel: Channel) -> None:
+    """Archive a locked shared channel that has no member any more, and free its name: nobody sees it, so nobody else could.
+
+    A board's stays as it is: its cards' topics are there, and another's of that board would be without them.
+    """
+    if channel.visibility == "open" or channel.board_id is not None:
+        return
+    if await tx.handle.fetchval(_COUNT_MEMBERS, tx.tenant, channel.id) == 0:
+        await tx.handle.execute(_GIVE_UP_CHANNEL, tx.tenant, channel.id, new_id().hex)
 
 
 async def _speaker(tx: Tx, actor: Actor, speaking: Speaking) -> model.Session:
@@ -508,15 +524,3 @@ def _turn(session: model.Session | None, speaking: Speaking) -> int | None:
     if session is None:
         return None
     return session.turn if speaking.turn is None else speaking.turn
-
-
-def _append_member(tx: Tx, kind: str, channel: Channel, who: Member, actor: Actor) -> None:
-    member = {"id": str(who.account_id), "kind": who.kind, "handle": who.handle}
-    data = {
-        "channel": {"id": str(channel.id), "name": channel.name, "visibility": channel.visibility},
-        "member": member,
-        "actor": actor.snapshot(),
-    }
-    tx.append(
-        NewEvent(kind, subject=str(channel.id), data=data, actor_id=actor.account_id, cause=actor.cause)
-    )

@@ -40,6 +40,7 @@ _CHANNEL_OF_BOARD = SQL["channel_of_board"]
 _TOPIC_OF_CARD = SQL["topic_of_card"]
 _MESSAGE_OF_REQUEST = SQL["message_of_request"]
 _MAKE_TOPIC = SQL["make_topic"]
+_BRING_BACK_TOPIC = SQL["bring_back_topic"]
 _ADD_MESSAGE = SQL["add_message"]
 _ADD_WORDS = SQL["add_words"]
 _DROP_WORDS = SQL["drop_words"]
@@ -126,11 +127,11 @@ async def post(
     if (stored := await _posted_before(tx, channel, new, actor)) is not None:
         return stored, False
     may_speak(channel, actor)
-    topic = topic or await make_topic(tx, channel, new.topic)
+    topic = topic or await _topic(tx, channel, new.topic)
+    if topic.archived_at is not None:
+        await tx.handle.execute(_BRING_BACK_TOPIC, tx.tenant, topic.id)
     if joins and channel.visibility == "open":
-        await tx.handle.execute(
-            _JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, actor.kind == "human"
-        )
+        await _join_by_posting(tx, channel, actor)
     mentions = await _accounts(tx, new.mentions, actor)
     held = model.is_held(session, turn) and not new.final
     message_id = new_id()
@@ -151,6 +152,41 @@ async def post(
     if actor.kind == "human" and topic.hops > model.HOPS_MAX:
         await tx.handle.execute(_RELEASE_HELD, tx.tenant, topic.id)
     return message, True
+
+
+async def _topic(tx: Tx, channel: Channel, named: str) -> Topic:
+    """Return the topic of a locked channel with this id, or of this name, which is made if need be. Raises NotFound.
+
+    What looks like an id makes no topic: whoever means one by its id does not mean another of that name.
+    """
+    if reads.as_topic_id(named) is None:
+        return await make_topic(tx, channel, named)
+    found = await reads.find_topic(tx.handle, tx.tenant, channel.id, named)
+    topic = None if found is None else await reads.read_topic(tx.handle, tx.tenant, found)
+    if topic is None:
+        raise NotFound("topic", named)
+    return topic
+
+
+async def _join_by_posting(tx: Tx, channel: Channel, actor: Actor) -> None:
+    subscribed = actor.kind == "human"
+    joined = await tx.handle.execute(_JOIN_BY_POSTING, tx.tenant, channel.id, actor.account_id, subscribed)
+    if joined:
+        assert actor.account_id is not None
+        who = Member(account_id=actor.account_id, kind=actor.kind, handle=actor.handle, subscribed=subscribed)
+        append_member(tx, "member.joined", channel, who, actor)
+
+
+def append_member(tx: Tx, kind: str, channel: Channel, who: Member, actor: Actor) -> None:
+    """Tell that an account has joined a channel, or left it."""
+    data = {
+        "channel": {"id": str(channel.id), "name": channel.name, "visibility": channel.visibility},
+        "member": {"id": str(who.account_id), "kind": who.kind, "handle": who.handle},
+        "actor": actor.snapshot(),
+    }
+    tx.append(
+        NewEvent(kind, subject=str(channel.id), data=data, actor_id=actor.account_id, cause=actor.cause)
+    )
 
 
 async def make_topic(tx: Tx, channel: Channel, name: str, *, card_id: UUID | None = None) -> Topic:
@@ -257,6 +293,7 @@ async def lock_message(tx: Tx, message_id: UUID) -> Message | None:
 
 async def edit(
     tx: Tx,
+    channel: Channel,
     message: Message,
     blocks: Sequence[Block],
     actor: Actor,
@@ -264,8 +301,12 @@ async def edit(
     final: bool,
     called: Called | None = None,
 ) -> Message:
-    """Give a locked message new blocks, and while it is held others to call. What was settled for its author, not by them, settles
-    again, and is owed again to whoever was owed it before; any other edit of a settled message owes nothing. Raises Invalid."""
+    """Give a locked message of a locked channel new blocks, and while it is held others to call. What was settled for its author, not
+    by them, settles again, and is owed again to whoever was owed it before; any other edit of a settled message owes nothing.
+
+    What has settled says other words only where its author may still speak; what they have begun to say they may finish, whatever has
+    become of the channel. Raises Invalid, and Conflict or Forbidden as `may_speak`.
+    """
     mentions, broadcast = list(message.mentions), message.broadcast
     if called is not None:
         mentions, broadcast = await _accounts(tx, called.mentions, actor), called.broadcast
@@ -278,6 +319,8 @@ async def edit(
         )
     changed = calls_others or tuple(blocks) != tuple(message.blocks)
     if changed:
+        if message.settled_by is not None:
+            may_speak(channel, actor)
         await tx.handle.fetchval(
             _WRITE_EDIT, tx.tenant, message.id, message.revision, list(blocks), mentions, broadcast
         )

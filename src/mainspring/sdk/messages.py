@@ -146,7 +146,9 @@ async def post(
 
 
 def _is_elsewhere(before: Mapping[str, Any], topic: str | None) -> bool:
-    return topic is not None and topic.strip().casefold() != str(before.get("topic")).casefold()
+    """Tell whether a message stands in another topic than the one that is named, by its id or its name."""
+    there = {str(before.get(name)).casefold() for name in ("topic", "topic_id")}
+    return topic is not None and topic.strip().casefold() not in there
 
 
 class Reply:
@@ -177,6 +179,6 @@ class Reply:
             f"{self._delivery_id}:{self._said}",
             mentions=mentions,
             speaking=self._speaking,
-            topic=self._message.topic,
+            topic=self._message.topic_id,  # by its id: it may have been renamed meanwhile
             final=final,
         )

@@ -48,6 +48,14 @@ update mainspring.channels
        version = version + 1
  where tenant_id = $1 and id = $2;
 
+-- name: give_up_channel
+-- Nobody sees it any more: its name is free for another. $3 makes its own one that nobody has.
+update mainspring.channels
+   set archived_at = coalesce(archived_at, clock_timestamp()),
+       name = left(name, 47) || '-' || $3,
+       version = version + 1
+ where tenant_id = $1 and id = $2;
+
 -- name: lock_channel
 -- Whoever posts takes the next seq under this lock.
 select id from mainspring.channels where tenant_id = $1 and id = $2 for no key update;
@@ -120,6 +128,9 @@ select id from mainspring.topics where tenant_id = $1 and channel_id = $2 and lo
 update mainspring.topics
    set archived_at = case when $3::boolean then coalesce(archived_at, clock_timestamp()) end
  where tenant_id = $1 and id = $2;
+
+-- name: bring_back_topic
+update mainspring.topics set archived_at = null where tenant_id = $1 and id = $2;
 
 -- name: pins
 select p.message_id

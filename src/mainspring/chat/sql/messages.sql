@@ -150,15 +150,24 @@ select e.data -> 'recipients' as recipients
  limit 1;
 
 -- name: add_inbox_items
+-- What settles again is a new item, and unread: whoever marks the one before as read has read the message as it was before.
 insert into mainspring.inbox_items (tenant_id, account_id, id, message_id)
 select $1, g.account_id, g.id, $4
   from unnest($2::uuid[], $3::uuid[]) as g (account_id, id)
-on conflict do nothing;
+ order by g.account_id
+on conflict (tenant_id, account_id, message_id)
+do update set id = excluded.id, created_at = excluded.created_at, read_at = null;
 
 -- name: inbox_items
+-- Those in channels that the account sees: what it does not see takes no place on a page.
 select i.id, i.message_id, i.created_at, i.read_at
   from mainspring.inbox_items i
- where i.tenant_id = $1 and i.account_id = $2 and ($3::boolean or i.read_at is null)
+  join mainspring.messages m on m.tenant_id = i.tenant_id and m.id = i.message_id
+  join mainspring.channels c on c.tenant_id = m.tenant_id and c.id = m.channel_id
+ where (c.visibility = 'open'
+        or exists (select from mainspring.members n
+                    where n.tenant_id = c.tenant_id and n.channel_id = c.id and n.account_id = $2))
+   and i.tenant_id = $1 and i.account_id = $2 and ($3::boolean or i.read_at is null)
    and ($4::uuid is null or i.id < $4)
  order by i.id desc
  limit $5;

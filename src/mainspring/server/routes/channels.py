@@ -25,6 +25,8 @@ from mainspring.server.streams import MEDIA_TYPE, PING_SECONDS, EventStream, con
 
 router = APIRouter(prefix="/channels", tags=["channels"], route_class=Route)
 
+GATHER_SECONDS = 0.2  # what passes within it is told at once: it is asked so often at most who sees it, and of all that is told
+
 Ref = Annotated[str, Path(max_length=100, description="Id or name")]
 
 
@@ -204,7 +206,7 @@ async def show_channel(
 async def edit_channel(
     request: Request, channel: Ref, body: ChannelEdit, caller: Annotated[Caller, require("channel.update")]
 ) -> dict[str, Any]:
-    """Change a channel; its owner may."""
+    """Change a channel; its owner may, and an operator who sees it."""
     edited = await service_of(request).edit_channel(
         caller.actor,
         channel,
@@ -212,6 +214,7 @@ async def edit_channel(
         visibility=body.visibility,
         post_policy=body.post_policy,
         archived=body.archived,
+        operates=caller.reader.operates,
     )
     return shown_channel(edited)
 
@@ -275,8 +278,14 @@ async def leave_channel(
     account: Annotated[str, Path(max_length=100, description="A handle, or `me`")],
     caller: Annotated[Caller, require("channel.leave")],
 ) -> None:
-    """End a membership: what is still owed to that member is dropped when it would be offered, unless the channel is open."""
-    await service_of(request).leave(caller.actor, channel, None if account == "me" else account)
+    """End a membership: what is still owed to that member is dropped when it would be offered, unless the channel is open.
+
+    Others are taken out by the channel's owner, or an operator who sees it. A shared channel that its last member leaves is archived and
+    its name is free.
+    """
+    await service_of(request).leave(
+        caller.actor, channel, None if account == "me" else account, operates=caller.reader.operates
+    )
 
 
 @router.get("/{channel}/topics", response_model=TopicPage)
@@ -375,18 +384,33 @@ async def _passing(
     """Yield how the channel's agents are, and what passes; now and then all of it again, for as long as the caller sees the channel."""
     closing: asyncio.Event = request.app.state.closing
     sessions: SessionService = request.app.state.services.talk.sessions
+    time = asyncio.get_running_loop().time
     while not closing.is_set():
-        try:
-            still = await authenticate(request)
-            await service_of(request).get_channel(still.actor, str(channel))
-        except (Unauthorized, NotFound):
+        if not await _sees(request, channel):
             yield end("unauthorized")
             return
         for one in await sessions.present(caller.tenant_id, channel):
             yield control(one.what, dict(one.data))
-        again = asyncio.get_running_loop().time() + PING_SECONDS
-        while (left := again - asyncio.get_running_loop().time()) > 0 and not closing.is_set():
-            passing = await watcher.next(within_seconds=min(left, 1.0))
-            if passing is not None:
-                yield control(passing.what, dict(passing.data))
+        again = time() + PING_SECONDS
+        while (left := again - time()) > 0 and not closing.is_set():
+            if (passing := await watcher.next(within_seconds=min(left, 1.0))) is None:
+                continue
+            told = [passing, *watcher.waiting()]  # they passed before it is asked who sees them
+            if not await _sees(request, channel):
+                yield end("unauthorized")
+                return
+            asked = time()
+            for one in told:
+                yield control(one.what, dict(one.data))
+            await asyncio.sleep(max(0.0, asked + GATHER_SECONDS - time()))
     yield end("closing")
+
+
+async def _sees(request: Request, channel: UUID) -> bool:
+    """Tell whether the caller's token is valid still, and the channel theirs to see."""
+    try:
+        still = await authenticate(request)
+        await service_of(request).get_channel(still.actor, str(channel))
+    except (Unauthorized, NotFound):
+        return False
+    return True

@@ -73,7 +73,11 @@ class NewComment(BaseModel):
 class NewMessage(NewComment):
     """A message: `text`, or `blocks` of texts and questions."""
 
-    topic: str | None = Field(default=None, max_length=200, description="`general` without it")
+    topic: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Its name, under which it is made if need be, or its id, whatever its name has become; `general` without it",
+    )
     session: SessionClaim | None = None
     final: bool = Field(default=False, description="Settled at once, though the author's turn goes on")
 
@@ -253,7 +257,8 @@ async def show_receipts(
 async def edit_message(
     request: Request, message: MessageId, body: Edit, caller: Annotated[Caller, require("message.edit")]
 ) -> dict[str, Any]:
-    """Edit a message of one's own: as often as its turn lasts. After it has settled, an edit owes nothing to anybody."""
+    """Edit a message of one's own: as often as its turn lasts. After it has settled, an edit owes nothing to anybody, and asks for what
+    a post does: 409 `channel_archived`, or 403 where nobody but the owner posts."""
     blocks = body.blocks if body.text is None else [{"type": "text", "text": body.text}]
     speaking = speaking_of(body.session)
     edited = await _service(request).edit(
