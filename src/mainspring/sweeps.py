@@ -7,11 +7,11 @@ it dies here, the next round, here or elsewhere, finds what is left.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from logging import Logger
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Self, TypeAlias
 from uuid import UUID
 
 from asyncpg import Record
@@ -20,6 +20,32 @@ from mainspring import telemetry
 
 Find: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[Record]]]
 Repair: TypeAlias = Callable[[UUID, Sequence[Record]], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Since when, and until when, whoever holds a lease could be heard without a gap, in seconds of the database's clock.
+
+    While no server, or no database, was there to hear them, leases ran out all the same: that is nobody's silence.
+    """
+
+    since: float
+    until: float
+
+    @classmethod
+    def from_before(cls, before: Self | None, now: float, *, gap_seconds: float) -> Self:
+        """Return the watch as it is at `now`, begun anew if there was none."""
+        return cls(now, now) if before is None else before.at(now, gap_seconds=gap_seconds)
+
+    def at(self, now: float, *, gap_seconds: float) -> Self:
+        """Return the watch as it is at `now`: begun anew after a gap, or when the clock was put back."""
+        if self.until <= now <= self.until + gap_seconds:
+            return replace(self, until=now)
+        return type(self)(now, now)
+
+    def has_lasted(self, seconds: float) -> bool:
+        """Tell whether it has gone on for so long."""
+        return self.until - self.since >= seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ import pytest
 
 from mainspring import faultpoints, telemetry
 from mainspring.agents.model import RunPolicy
-from mainspring.agents.silence import Silence, Watch
+from mainspring.agents.silence import Silence
 from mainspring.agents.verbs import RunVerbs
 from mainspring.boards import verbs as boards
 from mainspring.faultpoints import FaultRaised
 from mainspring.rooms import Conflict
+from mainspring.sweeps import Watch
 from tests.agents.conftest import POLICY, make_place
 
 

@@ -248,7 +248,7 @@ class Place:
     async def ended(self, sessions: Collection[Reader]) -> None:
         """Let the sessions' leases run out, and the net find them."""
         await self.home.age(LEASE_SECONDS + 1)
-        await self.home.room.nets.reap_sessions()
+        await self.home.room.nets.end_lost()
         assert all([not (await self._session(one.session.id)).is_live for one in sessions])
 
     async def card(self) -> Card:
@@ -288,7 +288,7 @@ async def place(home: Home) -> AsyncIterator[Place]:
     # nets look at all tenants: leave nothing for the next test's
     await home.admin.execute("update mainspring.agents set wake = false where wake")
     await home.age(LEASE_SECONDS + 1)
-    await home.room.nets.reap_sessions()
+    await home.room.nets.end_lost()
 
 
 async def make_place(home: Home) -> Place:

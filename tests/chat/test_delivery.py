@@ -11,6 +11,8 @@ from mainspring.chat.sight import Reader
 from mainspring.operators.model import Described, Named, Replay
 from mainspring.rooms import Conflict, Invalid, NotFound
 
+from .conftest import LEASE_SECONDS
+
 
 async def test_what_a_person_posts_reaches_who_subscribes(place):
     echo = await place.reader("echo")
@@ -123,8 +125,48 @@ async def test_what_the_lease_settled_and_its_author_edits_reaches_its_readers_a
     assert edited.revision == 2
     await place.drain()
     reader = await place.session(reader.actor, takeover=True)
-    # both rows stand, and both say what the message says now: content is the last settled revision
-    assert await reader.read_all() == ["half a sentence", "half a sentence"]
+    # content is the last settled revision, and nobody has read another: it is read once
+    assert await reader.read_all() == ["half a sentence"]
+    first, second = await place.effects("deliver")
+    assert (first["outcome"], second["state"]) == ("dropped(owed anew at a later revision)", "done")
+
+
+async def test_what_was_offered_before_its_author_finished_it_comes_again_at_its_new_revision(place):
+    reader, author = await place.reader("reader"), await place.reader("author")
+    await author.beat(turn=1)
+    held = (await author.post("half a sen", turn=1)).message
+    await place.home.age(LEASE_SECONDS + 1, "sessions")
+    await reader.beat()
+    await place.home.room.nets.end_lost()
+    await place.drain()
+    [first] = await reader.inbox()
+    await place.home.room.chat.edit(
+        author.actor, held.id, blocks=[{"type": "text", "text": "half a sentence"}], expected_revision=1
+    )
+    await place.drain()
+    again, second = await reader.inbox()
+    assert (first.message.revision, again.id) == (1, first.id)
+    assert (again.message.id, again.message.revision) == (second.message.id, second.message.revision)
+    assert await reader.ack(first.id, second.id) == 2
+
+
+@pytest.mark.parametrize("end", ["stopped", "refused"])
+async def test_a_delivery_that_is_cancelled_while_it_is_held_is_offered_to_nobody_after_that(place, end):
+    reader = await place.reader("reader")
+    await place.post("never mind")
+    await place.post("go on")
+    await place.drain()
+    [first, _] = await reader.inbox()
+    await place.home.services.log.cancel(place.anna, first.id)
+    if end == "stopped":
+        await reader.end()
+        reader = await place.session(reader.actor)
+    else:
+        await reader.ack(refused={first.id: "not now"})
+        await place.home.age(3600, "effects")
+    assert await reader.read_all() == ["go on"]
+    [cancelled, _] = await place.effects("deliver")
+    assert (cancelled["state"], cancelled["outcome"]) == ("dropped", "dropped(cancelled)")
 
 
 async def test_a_displaced_session_is_over(place):

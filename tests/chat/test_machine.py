@@ -161,7 +161,7 @@ class TalkMachine(RuleBasedStateMachine):
             self.crashes += bool(self.run(reader.inbox()))
             self.over(name)
         self.run(self.place.home.age(LEASE_SECONDS + 1))
-        self.run(self.place.home.room.nets.run_once())
+        self.run(self.place.home.room.nets.end_lost())
 
     def over(self, name: str) -> None:
         reader = self.sessions.pop(name, None)

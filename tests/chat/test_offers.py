@@ -133,7 +133,7 @@ async def test_nothing_is_taken_behind_what_changed_while_it_was_being_taken(pla
                 await asyncio.sleep(0)
     assert await looking == ["elsewhere"]
     if change == "gone":  # it is in nobody's way any more
-        assert await reader.texts() == ["b", "c", "elsewhere"]
+        assert await reader.texts() == ["elsewhere", "b", "c"]
     else:
         assert await reader.texts() == ["elsewhere"]
 

@@ -350,6 +350,7 @@ async def chat(tour: Tour) -> None:
     await tour.send("POST", "sessions", {"agent": "other", "takeover": True}, "reader")
     await tour.later(100)
     tour.watch.label = "the nets"
+    await tour.services.talk.nets.end_lost()  # a round of them would first give everybody a lease to speak up
     await tour.services.talk.nets.run_once()
     await tour.settle()
     await tour.send("DELETE", "channels/talk/members/member")

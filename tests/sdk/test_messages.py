@@ -198,7 +198,7 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_its_message_refused(
     assert "timed out after 0.1 s" in room.refusal(asked)
 
 
-async def test_what_comes_twice_at_one_revision_is_read_once_and_acked_twice(room: Room) -> None:
+async def test_what_is_owed_anew_before_it_was_read_is_read_once(room: Room) -> None:
     author = speaker(room)
     held = author.post("half a sen", mentions=[room.agent])
     author.displaced()
@@ -213,7 +213,7 @@ async def test_what_comes_twice_at_one_revision_is_read_once_and_acked_twice(roo
         read.append((message.text, message.revision))
 
     async with AtWork(runner):
-        await until(lambda: {row["state"] for row in room.deliveries(held)} == {"done"}, "both acked")
+        await until(lambda: {row["state"] for row in room.deliveries(held)} == {"dropped", "done"}, "an ack")
     assert read == [("half a sentence", 2)]
 
 
@@ -463,7 +463,7 @@ async def test_what_a_run_posts_and_comments_is_said_once_for_its_key_in_the_las
 
 
 async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(room: Room) -> None:
-    runner, notes = room.runner(), list[str]()
+    runner, notes, texts = room.runner(), list[str](), list[str]()
     elsewhere: list[dict[str, Any]] = []
 
     @runner.agent(room.agent)
@@ -477,16 +477,19 @@ async def test_a_run_reads_what_is_said_in_its_topic_meanwhile_and_nothing_else(
             await until(lambda said=said: len(room.deliveries(said)) == 1, "a steer owed")
         await asyncio.sleep(LEASE_SECONDS * 1.5)  # its session is kept between two readings
         async for note in run.steering():
-            notes.append(note.text.split()[-1])
-            states = [row["state"] for row in owed_to(room) if row["key"].startswith(note.id)]
-            assert states == ["done"]
+            states = {row["key"][:36]: row["state"] for row in owed_to(room)}
+            assert (states[note.id], [states[one] for one in notes]) == ("claimed", ["done"] * len(notes))
+            notes.append(note.id)
+            texts.append(note.text.split()[-1])
         return "read"
 
     async with AtWork(runner):
         card = launch(room)
         await until(lambda: room.call("GET", f"/cards/{card['key']}")["state"] == "review", "a run done")
-    assert notes == ["first", "second"]
-    assert [row["state"] for row in room.deliveries(elsewhere[0])] == ["pending"]
+    assert texts == ["first", "second"]
+    states = {row["key"][:36]: row["state"] for row in owed_to(room)}
+    assert [states[one] for one in notes] == ["done", "done"]
+    assert states[elsewhere[0]["id"]] == "pending"
     [session] = room.sessions()
     assert (session["state"], session["reason"]) == ("stopped", "the run's handler has ended")
     assert session["run_id"] is not None
@@ -520,6 +523,56 @@ async def test_a_run_that_messages_have_woken_reads_them_unless_a_session_does(r
         runs = f"/runs?agent={room.agent}"
         await until(lambda: "done" in [one["state"] for one in room.call("GET", runs)["data"]], "a woken run")
     assert read == ["up"]
+
+
+@pytest.mark.parametrize("ending", ["it raises", "it begins again"])
+async def test_what_a_run_had_in_hand_when_it_came_to_nothing_is_read_again(room: Room, ending: str) -> None:
+    room.call("PATCH", f"/agents/{room.agent}", {"wake": True})
+    runner, read = room.runner(), list[str]()
+
+    @runner.agent(room.agent)
+    async def sleeper(run: Run) -> str:
+        async for note in run.steering():
+            read.append(note.text.split()[-1])
+            if read == ["deploy", "twice"]:
+                if ending == "it raises":
+                    raise ValueError("cannot")
+                await run.retry(after_seconds=0)
+        return "read"
+
+    async with AtWork(runner):
+        done, again = room.ask("deploy"), room.ask("twice")
+        runs = f"/runs?agent={room.agent}"
+        await until(lambda: "done" in [one["state"] for one in room.call("GET", runs)["data"]], "a run done")
+    assert read == ["deploy", "twice", "twice"]
+    [first], [second] = room.deliveries(done), room.deliveries(again)
+    assert (first["state"], second["state"]) == ("done", "done")
+    price = 1 if ending == "it raises" else 0
+    assert (room.call("GET", f"/effects/{second['id']}")["crashes"]) == price
+
+
+async def test_a_handler_that_reads_one_of_the_notes_that_came_again_goes_on_with_the_next(
+    room: Room,
+) -> None:
+    """What was refused comes back while another is handled: the one that is taken is acked with that."""
+    runner, read = room.runner(), list[str]()
+
+    @runner.on_message(room.agent)
+    async def helper(message: Message, reply: Reply) -> None:
+        read.append(message.text.split()[-1])
+        if len(read) <= 2:
+            raise ValueError("not now")
+        if len(read) == 3:
+            await due_now(room)
+            async for note in message.steering():
+                read.append(f"note {note.text.split()[-1]}")
+                break
+
+    async with AtWork(runner):
+        for word in ("first", "second", "third"):
+            room.ask(word)
+        await until(lambda: {row["state"] for row in owed_to(room)} == {"done"}, "all of them acked")
+    assert read == ["first", "second", "third", "note first", "second"]
 
 
 async def test_the_example_that_is_always_on_answers_and_ends_in_order(room: Room) -> None:

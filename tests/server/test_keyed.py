@@ -95,6 +95,17 @@ async def test_a_key_belongs_to_whoever_sent_it(board):
     assert await titles(board) == ["one", "one"]
 
 
+async def test_a_session_whose_beginning_is_asked_for_again_is_that_session(board):
+    secret = (await board.post("tokens", {"kind": "runner", "agents": ["echo"]}))["secret"]
+    as_runner = {"headers": {"Authorization": f"Bearer {secret}"}}
+    first = await send(board, "k1", "sessions", {}, **as_runner)
+    again = await send(board, "k1", "sessions", {}, **as_runner)
+    other = await send(board, "k2", "sessions", {}, **as_runner)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert (again.json(), replayed(again)) == (first.json(), True)
+    assert other.json()["code"] == "session_live"
+
+
 async def test_a_refusal_is_not_kept(board):
     refused = await send(board, "k1", body={**CARD, "state": "nowhere"})
     assert refused.status_code == 422

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -24,7 +23,7 @@ from mainspring.agents.rows import SQL
 from mainspring.agents.verbs import RunVerbs, read_runs
 from mainspring.db import Database
 from mainspring.rooms import ServerSpine, Tx, system_actor
-from mainspring.sweeps import Sweep
+from mainspring.sweeps import Sweep, Watch
 
 log = logging.getLogger("mainspring.agents")
 
@@ -40,24 +39,6 @@ BATCH: Final = 100
 _TENANTS: Final = 200
 LOOP: Final = "silent runs"
 _NET: Final = Sweep(loop=LOOP, log=log, told="silence: of tenant %s nothing was taken back")
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Since when, and until when, runners could be heard without a gap, in seconds of the database's clock."""
-
-    since: float
-    until: float
-
-    def at(self, now: float, *, gap_seconds: float) -> Watch:
-        """Return the watch as it is at `now`: begun anew after a gap, or when the clock was put back."""
-        if self.until <= now <= self.until + gap_seconds:
-            return replace(self, until=now)
-        return Watch(now, now)
-
-    def has_lasted(self, seconds: float) -> bool:
-        """Tell whether it has gone on for so long."""
-        return self.until - self.since >= seconds
 
 
 class Silence:
@@ -79,7 +60,7 @@ class Silence:
         async with self._db.system(LOOP) as scope:
             moment: float = await scope.fetchval(_DATABASE_TIME)
         lease = self._policy.lease_seconds
-        self._watch = Watch(moment, moment) if before is None else before.at(moment, gap_seconds=lease / 2)
+        self._watch = Watch.from_before(before, moment, gap_seconds=lease / 2)
         return self._watch.has_lasted(lease) and await self.expire_runs() >= BATCH
 
     async def expire_runs(self) -> int:

@@ -46,7 +46,10 @@ def build(
     waits, nets = Waits(db), Nets(spine, db, verbs)
     polling = spine.register_loop("inboxes", waits.run_once, every_seconds=tick_seconds)
     waits.poke = polling.poke
-    netting = spine.register_loop(LOOP, nets.run_once, every_seconds=tick_seconds)
+    # more often than a gap in its watch is long, or no session would ever be missed
+    netting = spine.register_loop(
+        LOOP, nets.run_once, every_seconds=min(tick_seconds, policy.lease_seconds / 6)
+    )
 
     def heard(_tenant: UUID, kinds: tuple[str, ...]) -> None:
         if any(kind.startswith("session.") for kind in kinds):

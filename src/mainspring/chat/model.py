@@ -356,6 +356,11 @@ class SessionPolicy:
         """Within two intervals of its heartbeat a session is not displaced unless that is asked for."""
         return 2 * self.lease_seconds / 3
 
+    @property
+    def gap_seconds(self) -> float:
+        """Whoever did not look for longer than this could not hear sessions."""
+        return self.lease_seconds / 2
+
 
 class Cards(Protocol):
     """What this room asks of boards, in an open transaction."""

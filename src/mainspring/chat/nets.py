@@ -3,6 +3,8 @@ owed something and have nobody to read it.
 
 Each takes one tenant at a time, in a transaction of its own, and counts what it repaired. If one dies here, the next round, here or
 elsewhere, finds the same rows.
+
+A session is silent only if it could have been heard: after an outage of ours each has one lease to speak up, as runs have.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from mainspring.rooms import ServerSpine, Tx, system_actor
 from mainspring.spine.effects import NewEffect
 from mainspring.spine.events import NO_CAUSE
 from mainspring.spine.retry import Backoff
-from mainspring.sweeps import Sweep
+from mainspring.sweeps import Sweep, Watch
 
 if TYPE_CHECKING:
     from asyncpg import Record
@@ -64,10 +66,18 @@ class Nets:
 
     async def run_once(self) -> bool:
         """Ask once whether there is anything to repair, and repair it; True when more may be left."""
+        before, self._sessions.watch = (
+            self._sessions.watch,
+            None,
+        )  # it begins anew if the database cannot be asked
         async with self._db.system("delivery nets") as scope:
             due = await scope.fetchrow(_DUE_NETS, model.HOPS_MAX)
         assert due is not None
-        more = (due["lost"] or due["over"]) and await self.reap_sessions()
+        policy = self._sessions.policy
+        watch = Watch.from_before(before, due["moment"], gap_seconds=policy.gap_seconds)
+        self._sessions.watch = watch
+        more = due["lost"] and watch.has_lasted(policy.lease_seconds) and await self.end_lost()
+        more = (due["over"] and await self.end_of_ended_runs()) or more
         if due["held"]:
             more = await self.settle_left_behind() or more
         if due["spoken"]:
@@ -78,14 +88,18 @@ class Nets:
 
     # sessions -------------------------------------------------------------------------------------------------
 
-    async def reap_sessions(self) -> bool:
-        """End the sessions whose lease has run out, and those whose run is over; True when more may be left."""
+    async def end_lost(self) -> bool:
+        """End the sessions whose lease has run out, whoever could be heard; True when more may be left."""
         lost = await self._end_all(_EXPIRED, _LOCK_EXPIRED, SessionState.LOST, NO_SIGN)
-        over = await self._end_all(_OF_ENDED_RUNS, _LOCK_OF_ENDED_RUNS, SessionState.STOPPED, RUN_OVER)
         if lost:
             telemetry.sweep_repaired.labels("session_lease").inc(lost)
             log.warning("sessions: %d were lost", lost)
-        return max(lost, over) >= BATCH
+        return lost >= BATCH
+
+    async def end_of_ended_runs(self) -> bool:
+        """End the sessions whose run is over; True when more may be left."""
+        over = await self._end_all(_OF_ENDED_RUNS, _LOCK_OF_ENDED_RUNS, SessionState.STOPPED, RUN_OVER)
+        return over >= BATCH
 
     async def _end_all(self, tenants: str, lock: str, state: SessionState, reason: str) -> int:
         async def end_some(tx: Tx) -> int:

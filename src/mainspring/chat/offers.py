@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 _OFFERABLE = SQL["offerable"]
 _OFFER = SQL["offer"]
+_LOCK_HELD = SQL["lock_held"]
 _HELD = SQL["held"]
 _DROP_UNSEEN = SQL["drop_unseen"]
+_DROP_OUTDATED = SQL["drop_outdated"]
 _BLAME = SQL["blame"]
 _RELEASE = SQL["release"]
 _NOTE_CRASH = SQL["note_crash"]
@@ -115,7 +117,7 @@ async def _offerable(tx: Tx, session: Session) -> tuple[list[Record], Mapping[UU
                 tx.handle, tx.tenant, {row["message_id"] for row in rows}
             )
         }
-        seen = await _seen(tx, session, rows, messages)
+        seen = await _newest(tx, await _seen(tx, session, rows, messages), messages)
         if len(seen) == len(rows):
             break
     return seen, messages
@@ -132,6 +134,19 @@ async def _seen(
     if unseen := [row["id"] for row in rows if row["message_id"] not in seen]:
         await tx.handle.execute(_DROP_UNSEEN, tx.tenant, unseen)
     return [row for row in rows if row["message_id"] in seen]
+
+
+async def _newest(tx: Tx, rows: list[Record], messages: Mapping[UUID, Message]) -> list[Record]:
+    """Return the rows without those whose message is owed anew at a later revision, before they were offered."""
+    old = [
+        row["id"]
+        for row in rows
+        if not row["mine"] and row["revision"] < messages[row["message_id"]].revision
+    ]
+    if not old:
+        return rows
+    dropped = {row["id"] for row in await tx.handle.fetch(_DROP_OUTDATED, tx.tenant, old)}
+    return [row for row in rows if row["id"] not in dropped]
 
 
 def _within_bounds(rows: Sequence[Record], messages: Mapping[UUID, Message]) -> list[Record]:
@@ -153,11 +168,16 @@ def _within_bounds(rows: Sequence[Record], messages: Mapping[UUID, Message]) -> 
 
 
 async def held_by(tx: Tx, session: Session) -> list[Held]:
-    """Return what a session holds, in the order in which it was owed."""
+    """Return what a session holds, in the order in which it is read."""
     return [_held_of(row) for row in await tx.handle.fetch(_HELD, tx.tenant, str(session.id))]
 
 
 # What becomes of them -----------------------------------------------------------------------------------------
+
+
+async def lock(tx: Tx, session: Session, ids: Collection[UUID]) -> None:
+    """Lock what a session holds of these, in the order in which rows of one table are: for whoever settles some one way, some another."""
+    await tx.handle.fetch(_LOCK_HELD, tx.tenant, str(session.id), ids)
 
 
 async def ack(tx: Tx, store: Store[Scope], session: Session, ids: Collection[UUID]) -> int:
@@ -207,19 +227,20 @@ async def nack(tx: Tx, store: Store[Scope], session: Session, refused: Mapping[U
 async def release(tx: Tx, store: Store[Scope], session: Session, state: SessionState, reason: str) -> int:
     """Let go of what an ended session holds; return how many rows that were.
 
-    Free of charge, unless it ended badly: then its oldest has spent one of the crashes that it has, since it may be what ends them.
+    Free of charge, unless it ended badly: then what is read first has spent one of the crashes that it has, since it may be what ended it.
     """
     held = await held_by(tx, session)
     if not held:
         return 0
     if state in model.ENDED_BADLY:
-        oldest = held[0]
-        await tx.handle.execute(_BLAME, tx.tenant, oldest.effect.id)
-        crashed = replace(oldest.effect, crashes=oldest.effect.crashes + 1)
-        if (burial := bury_crashed(crashed, _kind(oldest))) is not None:
+        first = held[0]
+        await lock(tx, session, [one.effect.id for one in held])
+        await tx.handle.execute(_BLAME, tx.tenant, first.effect.id)
+        crashed = replace(first.effect, crashes=first.effect.crashes + 1)
+        if (burial := bury_crashed(crashed, _kind(first))) is not None:
             await _settle(tx, store, [(crashed, burial)])
         else:
-            await tx.handle.execute(_NOTE_CRASH, tx.tenant, oldest.effect.id, f"session_{state}", reason)
+            await tx.handle.execute(_NOTE_CRASH, tx.tenant, first.effect.id, f"session_{state}", reason)
     await tx.handle.execute(_RELEASE, tx.tenant, str(session.id))
     return len(held)
 

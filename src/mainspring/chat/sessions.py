@@ -22,6 +22,7 @@ from mainspring.ids import new_id
 from mainspring.rooms import Actor, Conflict, FieldError, Invalid, NotFound, ServerSpine, Tx
 from mainspring.spine.events import NewEvent
 from mainspring.spine.ports import Store
+from mainspring.sweeps import Watch
 
 if TYPE_CHECKING:
     from asyncpg import Record
@@ -46,6 +47,7 @@ _CARD_OF_RUN = SQL["card_of_run"]
 STARTED: Final = "session.started"
 ENDED: Final = "session.ended"
 DISPLACED_BY: Final = "displaced by another session"
+SILENT: Final = "it was silent when another session began"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class SessionVerbs:
     def __init__(self, store: Store[Scope], cards: Cards, policy: SessionPolicy) -> None:
         self.store = store
         self.policy = policy
+        self.watch: Watch | None = None  # since when sessions could be heard here: the nets keep it
         self._cards = cards
 
     async def begin(
@@ -71,6 +74,7 @@ class SessionVerbs:
         """Begin a session of an agent, in the place of the one that lives, if that may be displaced.
 
         The session of a card's run takes what is owed in the card's topic, as long as there is the card; any other takes all else.
+        One that is silent, though it could have been heard, is lost: a program that ends and begins again within its lease has ended.
         Raises NotFound, and Conflict when the other one has been heard of a moment ago and no takeover is asked for.
         """
         if await tx.handle.fetchval(_LOCK_AGENT, tx.tenant, agent_id) is None:
@@ -85,8 +89,12 @@ class SessionVerbs:
                 code="session_live",
             )
         topic_id = None if card is None else (await verbs.topic_of_card(tx, card)).id
+        silent = {row["id"] for row in found if not row["fresh"] and self._could_be_heard(row["moment"])}
         for other in await verbs.read_sessions(tx.handle, tx.tenant, [row["id"] for row in found]):
-            await self.end(tx, other, SessionState.DISPLACED, DISPLACED_BY, actor)
+            state, why = (
+                (SessionState.LOST, SILENT) if other.id in silent else (SessionState.DISPLACED, DISPLACED_BY)
+            )
+            await self.end(tx, other, state, why, actor)
         session_id, lease = new_id(), self.policy.lease_seconds
         await tx.handle.execute(
             _ADD_SESSION, tx.tenant, session_id, agent_id, run_id, topic_id, new_id(), lease
@@ -94,6 +102,11 @@ class SessionVerbs:
         [session] = await verbs.read_sessions(tx.handle, tx.tenant, [session_id])
         _append(tx, STARTED, session, actor)
         return session
+
+    def _could_be_heard(self, now: float) -> bool:
+        """Tell whether a session that is not fresh has kept silent, and not we have kept from listening."""
+        watch = None if self.watch is None else self.watch.at(now, gap_seconds=self.policy.gap_seconds)
+        return watch is not None and watch.has_lasted(self.policy.fresh_seconds)
 
     async def _card_of(self, tx: Tx, run_id: UUID) -> Card | None:
         card_id = await tx.handle.fetchval(_CARD_OF_RUN, tx.tenant, run_id)
@@ -252,6 +265,8 @@ class SessionService:
         reach(FaultPoint.INBOX_BEFORE_ACK)
         async with self._spine.open(actor.tenant_id) as tx:
             session = await self._verbs.renew(tx, await _alive(tx, actor, session_id, claim_id), turn)
+            if ids and refused:
+                await offers.lock(tx, session, [*ids, *refused])
             settled = await offers.ack(tx, self._verbs.store, session, ids)
             settled += await offers.nack(tx, self._verbs.store, session, refused)
         reach(FaultPoint.INBOX_AFTER_ACK)

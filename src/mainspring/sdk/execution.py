@@ -206,10 +206,11 @@ class Execution:
                 lose=self._lose,
             )
             run = Run(claimed, acting, log, self._asking)
+            outcome: Outcome | HandedBack | None = None
             try:
                 outcome = await self._handle(run, clock)
             finally:
-                await run.close()
+                await run.close(outcome)
             if outcome is None:
                 _log.warning("run %s: lost, what it made is discarded", claimed.run_id)
                 self.given_up = True

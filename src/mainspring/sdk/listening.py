@@ -20,8 +20,7 @@ from mainspring.sdk.client import Client
 from mainspring.sdk.errors import Conflict, MainspringError, SessionDisplaced, SessionLost
 from mainspring.sdk.execution import UNRESPONSIVE_SECONDS
 from mainspring.sdk.liveness import Liveness
-from mainspring.sdk.messages import Known
-from mainspring.sdk.sessions import Delivery, Session
+from mainspring.sdk.sessions import Delivery, Known, Session
 from mainspring.sdk.turn import Listener, Turn
 
 _log = logging.getLogger("mainspring.sdk")
@@ -161,7 +160,7 @@ class Listening:
         waiting = sorted(held, key=lambda delivery: not delivery.is_steer)
         while waiting and not self._drained.done():
             delivery = waiting.pop(0)
-            if delivery.message in self._known:
+            if delivery in self._known:
                 await sessions.ack(self._client, session, [delivery.id])
                 continue
             turn = self._turn = Turn(self._listener, self._client, session, self._known, delivery)

@@ -6,7 +6,7 @@ the delivery that it answers, so that a post whose answer was cut off, or a hand
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ from mainspring.sdk.outcomes import clean
 from mainspring.sdk.wire import segment
 
 TAKEN = "request_id_reused"
-REMEMBERED = 10_000
 
 
 async def _none() -> AsyncIterator[Message]:
@@ -73,23 +72,6 @@ def message_from(said: Mapping[str, Any], kind: str = "deliver") -> Message:
         trust=said.get("trust") or "",
         blocks=said.get("blocks") or (),
     )
-
-
-class Known:
-    """The messages that were read here, each at its revision: what comes again is acked, and not read again."""
-
-    def __init__(self) -> None:
-        self._read: dict[tuple[str, int], None] = {}
-
-    def __contains__(self, message: Message) -> bool:
-        return (message.id, message.revision) in self._read
-
-    def add(self, messages: Iterable[Message]) -> None:
-        """Remember them, and forget the oldest beyond what a memory of its own should hold."""
-        for message in messages:
-            self._read[message.id, message.revision] = None
-        while len(self._read) > REMEMBERED:
-            del self._read[next(iter(self._read))]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from mainspring.sdk.card import Card, get_card
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import MainspringError, Misdeclared
 from mainspring.sdk.messages import Message, Posted, post
-from mainspring.sdk.outcomes import Blocked, Failed, NeedsInput, Outcome, Retry
+from mainspring.sdk.outcomes import Blocked, Done, Failed, HandedBack, NeedsInput, Outcome, Retry
 from mainspring.sdk.protocol import Answered, Claimed, Trigger
 from mainspring.sdk.runlog import RunLog
 from mainspring.sdk.steering import Steering
@@ -86,14 +86,22 @@ class Run:
     def steering(self) -> AsyncIterator[Message]:
         """Yield what was said in the card's topic meanwhile, and is owed to the agent; end when there is nothing more.
 
-        `async for note in run.steering()`, as often as it suits: each message is acked as it is read, and comes once. What is not
-        read is left to the agent's next session. A run without a card reads the agent's other messages, if no session does.
+        `async for note in run.steering()`, as often as it suits. A message is acked when the next one is asked for, and the last when
+        the run is done or blocked: then it comes no more. The one in hand when the run ends in another way, or the process dies, comes
+        again, to the run's next attempt as well; one that ends five runs so is a dead letter. What is not read is left to the
+        agent's next session. A run without a card reads the agent's other messages, if no session does.
         """
         return self._steering.read()
 
-    async def close(self) -> None:
-        """Let go of what the run holds beside its claim: for whoever has called the handler."""
-        await self._steering.close()
+    async def close(self, outcome: Outcome | HandedBack | None = None) -> None:
+        """Let go of what the run holds beside its claim, now that it has come to this: for whoever has called the handler."""
+        match outcome:
+            case Done() | Blocked():
+                await self._steering.close("handled")
+            case Failed():
+                await self._steering.close("failed")
+            case _:
+                await self._steering.close("again")
 
     @overload
     async def ask(self, question: str, options: Sequence[str] = ()) -> str: ...

@@ -5,19 +5,25 @@ The heartbeat is sent by `liveness`, from its own thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.sdk.client import ANSWER_SECONDS, FOR_EVER, Client
-from mainspring.sdk.errors import NotFound, SessionLost
+from mainspring.sdk.errors import Conflict, NotFound, SessionLost
 from mainspring.sdk.messages import Message, message_from
 from mainspring.sdk.outcomes import clean
 from mainspring.sdk.wire import segment
 
+_log = logging.getLogger("mainspring.sdk")
+
 DEFAULT_LEASE_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
 ACKS_MAX = 200
+REMEMBERED = 10_000
+OUT_OF_ORDER = "ack_out_of_order"
 ERROR_CHARACTERS = 4_000
 REASON_CHARACTERS = 1_000
 
@@ -61,13 +67,38 @@ class Delivery:
         """Whether it goes before what is read between turns."""
         return self.message.kind == "steer"
 
+    @property
+    def revised(self) -> tuple[str, int]:
+        """The message and its revision."""
+        return self.message.id, self.message.revision
+
+
+class Known:
+    """What was read here: what comes again is acked, and not read again.
+
+    It comes again as the same delivery, whatever its message says by now, or as another of a message that was read at that revision.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, int] | str, None] = {}
+
+    def __contains__(self, delivery: Delivery) -> bool:
+        return delivery.id in self._read or delivery.revised in self._read
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Remember them, and forget the oldest beyond what a memory of its own should hold."""
+        for delivery in deliveries:
+            self._read[delivery.id] = self._read[delivery.revised] = None
+        while len(self._read) > REMEMBERED:
+            del self._read[next(iter(self._read))]
+
 
 async def start(client: Client, agent: str | None, *, takeover: bool = False) -> Session:
     """Begin a session. Raises Conflict `session_live` when another lives, which is left alone unless it is taken over."""
     body: dict[str, Any] = {"takeover": takeover}
     if agent is not None:
         body["agent"] = agent
-    said = await client.call("POST", "/sessions", body=body, patience_seconds=FOR_EVER)
+    said = await client.call("POST", "/sessions", body=body, key=str(uuid.uuid4()), patience_seconds=FOR_EVER)
     return Session(
         id=said["id"],
         claim_id=said["claim_id"],
@@ -127,10 +158,21 @@ async def inbox(
     ]
 
 
-async def ack(client: Client, session: Session, deliveries: Sequence[str]) -> None:
-    """Say what the agent has read, in the order in which it came. Raises SessionLost."""
+async def ack(
+    client: Client, session: Session, deliveries: Sequence[str], *, patience_seconds: float = FOR_EVER
+) -> None:
+    """Say what the agent has read, in the order in which it came. Raises SessionLost.
+
+    What stands behind something that it has not read stays unacked: it comes again, and is acked then.
+    """
     for some in _batches(deliveries):
-        await _say(client, session, "ack", {"turn": session.turn, "deliveries": some})
+        try:
+            read = {"turn": session.turn, "deliveries": some}
+            await _say(client, session, "ack", read, patience_seconds=patience_seconds)
+        except Conflict as refused:
+            if refused.code != OUT_OF_ORDER:
+                raise
+            _log.warning("%s: it is acked when it comes again: %s", session.what, refused)
 
 
 async def nack(client: Client, session: Session, deliveries: Sequence[str], error: str) -> None:

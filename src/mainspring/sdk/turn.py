@@ -19,8 +19,8 @@ from mainspring.sdk import sessions
 from mainspring.sdk.client import Client
 from mainspring.sdk.errors import SessionLost
 from mainspring.sdk.execution import NUDGE_SECONDS, Ending, Raised, Returned, guarded
-from mainspring.sdk.messages import Known, Message, Reply
-from mainspring.sdk.sessions import Delivery, Session
+from mainspring.sdk.messages import Message, Reply
+from mainspring.sdk.sessions import Delivery, Known, Session
 
 _log = logging.getLogger("mainspring.sdk")
 
@@ -67,7 +67,7 @@ class Turn:
         deliveries = [delivery.id for delivery in self.read]
         match ending:
             case Returned():
-                self._known.add(delivery.message for delivery in self.read)
+                self._known.add(self.read)
                 await sessions.ack(self._client, self._session, deliveries)
             case Raised(error) if self._why not in ("drain", "displaced"):
                 said = self._said(error)
@@ -112,7 +112,7 @@ class Turn:
             if not new:
                 return
             for delivery in new:
-                seen = delivery.message in self._known
+                seen = delivery in self._known
                 self.read.append(delivery)
                 if not seen:
                     yield delivery.message

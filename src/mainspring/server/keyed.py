@@ -36,7 +36,6 @@ UNKEYED: Final = frozenset(
         "run.append_log",
         "run.ask",
         "run.complete",
-        "session.start",
         "session.heartbeat",
         "session.settle",
         "session.ack",

@@ -39,13 +39,14 @@ with places as materialized (
       from mainspring.effects h
      where h.tenant_id = $1 and h.worker = $3 and h.family = 'offered' and h.state = 'claimed'
 )
-select id, kind, topic_id, event_seq, (payload ->> 'message_id')::uuid as message_id, mine
+select id, kind, topic_id, event_seq, (payload ->> 'message_id')::uuid as message_id, (payload ->> 'revision')::bigint as revision, mine
   from found
  order by event_seq, id;
 
 -- name: offer
 -- The session's lease holds them, so they have none of their own that could run out. What somebody else has taken or put off since they
--- were looked at keeps those that stand behind it in its line.
+-- were looked at keeps those that stand behind it in its line. What is offered at once has one time: it is read after what was
+-- offered before, however old it is.
 with free as materialized (
     select e.id
       from mainspring.effects e
@@ -60,20 +61,38 @@ with free as materialized (
      where w.tenant_id = $1 and w.id = any($2::uuid[])
 )
 update mainspring.effects e
-   set state = 'claimed', worker = $3, claim_id = gen_random_uuid(), claimed_at = clock_timestamp(), lease_until = 'infinity'
+   set state = 'claimed', worker = $3, claim_id = gen_random_uuid(), claimed_at = statement_timestamp(), lease_until = 'infinity'
   from unbroken u
  where u.free and e.tenant_id = $1 and e.id = u.id and e.state = 'pending' and e.family = 'offered'
    and e.not_before <= statement_timestamp();
 
 -- name: held
--- What a session holds, in the order in which it was owed.
+-- What a session holds, in the order in which it was offered, and so is read: of what came at once the steers first, and the oldest.
 select e.tenant_id, e.id, e.kind, e.key, e.payload::text as payload, e.event_seq, e.rule_id, e.rule_version, e.target, e.attempts,
        e.crashes, e.deferrals, e.epoch, e.claim_id, e.topic_id, e.claimed_at, (e.payload ->> 'message_id')::uuid as message_id,
        greatest(extract(epoch from clock_timestamp() - v.occurred_at), 0)::double precision as owed_seconds
   from mainspring.effects e
   left join mainspring.events v on v.tenant_id = e.tenant_id and v.seq = e.event_seq
  where e.tenant_id = $1 and e.worker = $2 and e.family = 'offered' and e.state = 'claimed'
- order by e.event_seq, e.id;
+ order by e.claimed_at, e.kind = 'deliver', e.event_seq, e.id;
+
+-- name: drop_outdated
+-- Of these, what is owed anew as its author finished it, and was offered to nobody before that: it is read once.
+update mainspring.effects e
+   set state = 'dropped', outcome = 'dropped(owed anew at a later revision)', settled_at = clock_timestamp()
+ where e.tenant_id = $1 and e.id = any($2::uuid[]) and e.family = 'offered' and e.state = 'pending'
+   and exists (select from mainspring.effects n
+                where n.tenant_id = e.tenant_id and n.recipient_id = e.recipient_id and n.topic_id = e.topic_id
+                  and n.family = 'offered' and n.state in ('pending', 'claimed') and n.event_seq > e.event_seq
+                  and n.payload ->> 'message_id' = e.payload ->> 'message_id')
+returning e.id;
+
+-- name: lock_held
+select e.id
+  from mainspring.effects e
+ where e.tenant_id = $1 and e.worker = $2 and e.id = any($3::uuid[]) and e.family = 'offered' and e.state = 'claimed'
+ order by e.id
+   for update;
 
 -- name: drop_unseen
 -- Its recipient may not see the channel any more: it is owed to nobody.
@@ -87,9 +106,12 @@ update mainspring.effects
 update mainspring.effects set crashes = crashes + 1 where tenant_id = $1 and id = $2 and state = 'claimed';
 
 -- name: release
--- What a session held and did not read, when it ends.
+-- What a session held and did not read, when it ends. What was to be cancelled meanwhile is.
 update mainspring.effects
-   set state = 'pending', claim_id = null, lease_until = null, not_before = clock_timestamp()
+   set state = case when cancel_requested then 'dropped' else 'pending' end,
+       outcome = case when cancel_requested then 'dropped(cancelled)' else outcome end,
+       settled_at = case when cancel_requested then clock_timestamp() end,
+       claim_id = null, lease_until = null, not_before = clock_timestamp()
  where tenant_id = $1 and worker = $2 and family = 'offered' and state = 'claimed';
 
 -- name: note_crash

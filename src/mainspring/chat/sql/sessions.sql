@@ -23,7 +23,8 @@ select id from mainspring.sessions where tenant_id = $1 and id = $2 for no key u
 
 -- name: live_session
 -- Those that stand in the way of another: of the same run, and, unless that is to read its card's topic ($4), of the agent's inbox.
-select s.id, s.seen_at > statement_timestamp() - make_interval(secs => $5::double precision) as fresh
+select s.id, s.seen_at > statement_timestamp() - make_interval(secs => $5::double precision) as fresh,
+       extract(epoch from clock_timestamp())::double precision as moment
   from mainspring.sessions s
  where s.tenant_id = $1 and s.agent_id = $2 and s.lease_until is not null
    and (s.run_id = $3 or (not $4::boolean and s.topic_id is null))
@@ -114,7 +115,8 @@ select card_id from mainspring.runs where tenant_id = $1 and id = $2;
 
 -- name: due_nets
 -- One question a tick for all nets of this room: is there anything that one of them would repair?
-select exists (select from mainspring.sessions where lease_until < statement_timestamp()) as lost,
+select extract(epoch from clock_timestamp())::double precision as moment,
+       exists (select from mainspring.sessions where lease_until < statement_timestamp()) as lost,
        exists (select from mainspring.sessions s
                  join mainspring.runs r on r.tenant_id = s.tenant_id and r.id = s.run_id
                 where s.lease_until is not null and s.run_id is not null and r.state not in ('claimed', 'running')) as over,

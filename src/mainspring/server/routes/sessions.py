@@ -135,7 +135,7 @@ class DeliveryOut(BaseModel):
 
 
 class Inbox(BaseModel):
-    """All that the session holds and has not acked, in the order in which it was owed."""
+    """All that the session holds and has not acked, in the order in which it came: of what came at once, the steers first."""
 
     deliveries: list[DeliveryOut]
     state: str
