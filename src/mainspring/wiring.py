@@ -82,7 +82,9 @@ from mainspring.triggers.service import RuleService
 
 POOL_CLOSES_SECONDS = 5.0
 KEYS_TRIMMED_SECONDS = 60.0
-FROZEN_LOOKED_FOR_SECONDS = 4.0  # and FROZEN_SECONDS before that: a frozen process frees what it holds within six
+FROZEN_LOOKED_FOR_SECONDS = (
+    4.0  # and FROZEN_SECONDS before that: a frozen process frees what it holds within six
+)
 FABRIC_LOCK = 7_226_117_001  # the database's lock on the fabric's streams while they are migrated; the number means nothing
 
 
