@@ -68,5 +68,5 @@ EXITS: Mapping[ExitCode, str] = {
     ExitCode.AUTH: "no token, not a valid one, or not one that may do this",
     ExitCode.CONFLICT: "it was changed meanwhile, or does not fit what is there",
     ExitCode.TIMEOUT: "no answer in time; it may have been done",
-    ExitCode.TRY_AGAIN: "the server is away or busy: send it again",
+    ExitCode.TRY_AGAIN: "the server is away or busy, and was not asked: send it again",
 }

@@ -129,6 +129,76 @@ async def test_a_post_says_where_it_went_and_whom_it_is_owed_to(cli, place):
     assert await place.owed(message) == {"coder": "deliver", "qa": "steer"}
 
 
+async def test_a_post_says_who_is_mentioned_and_not_given_it_and_which_name_is_nobodys(cli, place):
+    await place.agent("scout", subscribed=None)
+    assert (await cli("channel", "create", "secret", "--visibility", "shared"))[0] == 0
+    code, _, err = await cli("post", "secret", "@scout psst")
+    assert (code, err) == (0, "owed to nobody; not owed to scout: mentioned, and no member of the channel\n")
+    code, _, err = await cli("post", "general", "@scuot and @scout, `@code`, @everyone and @anna: hm")
+    assert (code, err.startswith("steers scout"), err.endswith("; nobody is called scuot\n")) == (
+        0,
+        True,
+        True,
+    )
+    code, out, err = await cli("post", "general", "hi", "--mention", "scout", "--mention", "nosuch", "--json")
+    assert (code, json.loads(out)["errors"]) == (
+        1,
+        [{"pointer": "/mentions/1", "detail": "there is nobody called nosuch"}],
+    )
+
+
+async def cutting(url: str, cuts: int) -> tuple[asyncio.Server, str]:
+    """A link to a server that lets commands through, and breaks the first `cuts` before the answer; its address."""
+    where = url.rpartition(":")
+    left = [cuts]
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, ahead = await asyncio.open_connection("127.0.0.1", int(where[2]))
+        asked = await reader.read(65536)
+        ahead.write(asked)
+        asking = asyncio.create_task(pipe(reader, ahead))
+        first = await behind.read(65536)
+        if asked.startswith(b"POST") and left[0]:
+            left[0] -= 1
+        else:
+            writer.write(first)
+            await pipe(behind, writer)
+        asking.cancel()
+        for end in (ahead, writer):
+            end.close()
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(65536):
+        writer.write(chunk)
+        await writer.drain()
+
+
+@pytest.mark.slow
+async def test_a_post_whose_answer_is_cut_off_is_sent_again_and_said_once(cli, url, place, monkeypatch):
+    monkeypatch.setattr("mainspring.cli.post.PAUSES_SECONDS", (0.0, 0.0))
+    server, link = await cutting(url, 2)
+    monkeypatch.setenv("MAINSPRING_URL", link)
+    async with server:
+        code, out, _ = await cli("post", "general", "once", "--json")
+        assert (code, json.loads(out)["channel_seq"]) == (0, 1)
+    server, link = await cutting(url, 9)
+    monkeypatch.setenv("MAINSPRING_URL", link)
+    async with server:
+        code, _, err = await cli("post", "general", "twice")
+        assert (code, "it may have been done" in err) == (6, True)
+        # any other command says so at once
+        code, out, _ = await cli("channel", "create", "more", "--json")
+        assert (code, json.loads(out)["code"]) == (6, "timeout")
+        name = err.rsplit(maxsplit=1)[1]
+    monkeypatch.setenv("MAINSPRING_URL", url)
+    code, out, _ = await cli("post", "general", "twice", "--request-id", name, "--json")
+    assert (code, json.loads(out)["channel_seq"]) == (0, 2)
+
+
 async def test_receipts_say_how_far_a_message_has_come(cli, place):
     reader = await place.reader("coder")
     await place.agent("qa")

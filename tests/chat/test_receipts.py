@@ -103,6 +103,48 @@ async def test_what_is_refused_comes_again_and_is_dead_at_last(place):
     assert story["summary"].endswith("refused 12 times, last: still too long")
 
 
+async def test_what_waits_behind_a_refused_message_names_it(place):
+    reader = await place.reader("echo")
+    first, second = [(await place.post(text)).message for text in ("a riddle", "and you?")]
+    await place.drain()
+    [one, _] = await reader.inbox()
+    await reader.ack(refused={one.id: "too long for me"})
+    await reader.end()
+    agent = await place.session(reader.actor)
+    await agent.inbox()
+    blocked = (await receipts(place, first))["echo"].next_try_at
+    receipt = (await receipts(place, second))["echo"]
+    behind = (
+        f"behind message {first.channel_seq} of the channel, refused once, again at {blocked:%Y-%m-%d %H:%M:%S}"
+        ", last: too long for me"
+    )
+    assert receipt.state == "owed"
+    assert receipt.because.startswith(behind)
+    assert behind in await first_line(place, second.id)
+    await agent.end()
+    assert (await receipts(place, second))["echo"].state == "waiting_for_session"
+    # it has come again: nothing is before it any more but a message that is due
+    await place.home.admin.execute(
+        "update mainspring.effects set not_before = clock_timestamp() where id = $1", one.id
+    )
+    assert "behind message" not in await first_line(place, second.id)
+
+
+async def test_who_has_left_a_shared_channel_is_not_said_to_wait_for_a_session(place):
+    chat = place.home.room.chat
+    await chat.create_channel(
+        place.anna, name="shared", purpose="", visibility="shared", post_policy="members"
+    )
+    await place.agent("gone", channel="shared")
+    message = (await place.post("look", channel="shared")).message
+    await place.drain()
+    assert "no session is live" in await first_line(place, message.id)
+    await chat.leave(place.anna, "shared", "gone")
+    said = await first_line(place, message.id)
+    assert "it is no member of the channel any more" in said
+    assert "no session is live" not in said
+
+
 async def test_who_is_woken_and_who_waits_for_a_runner(place):
     agent = await place.agent("echo", wake=True)
     message = (await place.post("wake up")).message
@@ -186,3 +228,33 @@ async def test_those_who_do_not_see_a_message_have_no_receipts_and_no_story_of_i
         reader = Reader(tenant_id=place.tenant, account_id=ben.account_id, operates=True)
         with pytest.raises(NotFound):
             await place.home.services.explain.explain(reader, f"message:{asked}")
+
+
+async def test_the_doctor_names_whose_messages_wait_and_the_one_that_is_refused(place):
+    reader, _ = await place.reader("echo"), await place.agent("asleep")
+    await place.post("a riddle")
+    await place.post("and you?")
+    await place.drain()
+    [one, _] = await reader.inbox()
+
+    async def messages() -> tuple[str, str, str]:
+        found = (await place.home.services.doctor.examine(place.tenant)).findings
+        [finding] = [each for each in found if each.check == "messages"]
+        assert [each.state for each in found if each.check == "effects"] == ["ok"]
+        return finding.state, finding.said, finding.way_out
+
+    assert (await messages())[0] == "ok"
+    await reader.ack(refused={one.id: "too long for me"})
+    state, said, way_out = await messages()
+    assert (state, "asleep" in said) == ("warning", False)
+    assert (
+        f"1 message waits for echo, the oldest for less than a second: it refused delivery {one.id} once, again at"
+        in said
+    )
+    assert f"`mainspring explain {one.id}`" in way_out
+    await place.home.admin.execute(
+        "update mainspring.effects set created_at = created_at - interval '10 minutes' where tenant_id = $1",
+        place.tenant,
+    )
+    state, said, _ = await messages()
+    assert "2 messages wait for asleep, the oldest for 10 min: no session is live" in said

@@ -40,7 +40,7 @@ _MARKS = (
     "as a superuser",
     "setup",
 )
-REFUSED, TRY_AGAIN = 1, 75
+REFUSED, MAY_BE_DONE = 1, 6
 BASH = ("bash", "-euo", "pipefail", "-c")
 
 
@@ -144,7 +144,7 @@ class Terminal:
             check=False,
         )
         self.said, self.code = done.stdout, done.returncode
-        also = {"may be cut off": TRY_AGAIN, "may be refused": REFUSED}.get(mark, 0)
+        also = {"may be cut off": MAY_BE_DONE, "may be refused": REFUSED}.get(mark, 0)
         assert done.returncode in {0, also}, f"{text}\nexit {done.returncode}\n{done.stdout}{done.stderr}"
 
     def _has_said(self, text: str) -> None:

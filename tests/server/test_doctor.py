@@ -50,6 +50,7 @@ AMISS = {
         (symptoms.overdue([]), "ok"),
         (symptoms.overdue([Owed(kind="x", owed=1, oldest_seconds=1e6, overdue_seconds=0)]), "ok"),
         (symptoms.overdue([Owed(kind="x", owed=1, oldest_seconds=99, overdue_seconds=61)]), "warning"),
+        (symptoms.overdue([Owed(kind="steer", owed=1, oldest_seconds=99, overdue_seconds=61, offered=True)]), "ok"),
     ],
     "desk": [(symptoms.dead(effects=0, runs=0), "ok"), (symptoms.dead(effects=0, runs=1), "warning")],
     "database": [
@@ -118,7 +119,7 @@ async def test_all_is_well_with_what_is_drained(board):
     assert report["ok"]
     assert report["sentence"] == "The one event is drained; nothing is owed."
     assert set(found) == {
-        "drain", "effects", "desk", "database", "clock", "schema", "walls", "transactions", "runners", "rules", "targets", "pool", "loops",
+        "drain", "effects", "messages", "desk", "database", "clock", "schema", "walls", "transactions", "runners", "rules", "targets", "pool", "loops",
     }  # fmt: skip
     assert set(found.values()) == {"ok"}
 

@@ -140,13 +140,14 @@ def new_message(
         )
     kept = blocks(given)
     means = _means(named, kept, author_kind)
-    whom = _called(means, author_kind, may_broadcast=may_broadcast)
+    whom = _called(means, named, author_kind, may_broadcast=may_broadcast)
     name = topic_name(DEFAULT_TOPIC if topic is None else topic)
     told = [name.casefold(), kept, sorted(means), final]
     return NewMessage(
         topic=name,
         blocks=kept,
         mentions=whom.mentions,
+        named=whom.named,
         broadcast=whom.broadcast,
         request_id=request_id,
         sent=hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest(),
@@ -161,13 +162,13 @@ def called(
 
     A person calls by `@` in the text, or by name; an agent by name alone: its `@` is a letter.
     """
-    return _called(_means(named, kept, author_kind), author_kind, may_broadcast=may_broadcast)
+    return _called(_means(named, kept, author_kind), named, author_kind, may_broadcast=may_broadcast)
 
 
 def _means(named: Sequence[str], kept: Sequence[Block], author_kind: AccountKind) -> set[str]:
     if len(named) > MENTIONS_MAX:
         raise Invalid(FieldError("/mentions", f"at most {MENTIONS_MAX}"))
-    means = {name.strip().lstrip("@").lower() for name in named}
+    means = {_handle(name) for name in named}
     if author_kind == "human":
         means |= {
             name for block in kept if block["type"] == "text" for name in mentions.called(block["text"])
@@ -175,11 +176,21 @@ def _means(named: Sequence[str], kept: Sequence[Block], author_kind: AccountKind
     return means
 
 
-def _called(means: set[str], author_kind: AccountKind, *, may_broadcast: bool) -> Called:
+def _handle(name: str) -> str:
+    return name.strip().lstrip("@").lower()
+
+
+def _called(
+    means: set[str], named: Sequence[str], author_kind: AccountKind, *, may_broadcast: bool
+) -> Called:
     everybody = _everybody(means)
     if everybody is not None and not (author_kind == "human" or may_broadcast):
         raise Forbidden(f"@{everybody} asks for a person, or a token with the extra broadcast")
-    return Called(mentions=frozenset(means - set(_BROADCASTS)), broadcast=everybody)
+    return Called(
+        mentions=frozenset(means - set(_BROADCASTS)),
+        named=[_handle(name) for name in named],
+        broadcast=everybody,
+    )
 
 
 def _everybody(means: set[str]) -> Broadcast | None:

@@ -128,9 +128,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """Whom a message calls, from checked input: by handle, and all of its channel at once."""
+    """Whom a message calls, from checked input: by handle, and all of its channel at once. `named`: in the field, and not in the text."""
 
     mentions: frozenset[str] = frozenset()
+    named: Sequence[str] = ()
     broadcast: Broadcast | None = None
 
 
@@ -141,6 +142,7 @@ class NewMessage:
     topic: str
     blocks: Sequence[Block]
     mentions: frozenset[str] = frozenset()
+    named: Sequence[str] = ()
     broadcast: Broadcast | None = None
     request_id: str = ""
     sent: bytes = b""

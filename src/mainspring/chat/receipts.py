@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from mainspring.chat import reads
@@ -30,6 +30,9 @@ _NAMED = SQL["accounts_by_id"]
 
 BY_HOPS: Final = (
     f"agents have written more than {HOPS_MAX} times in this topic: it waits for a person to speak there"
+)
+NO_MEMBER: Final = (
+    "it is no member of the channel any more, and is not given it: dropped when its session asks next"
 )
 ABSENT_MAX: Final = 25
 
@@ -66,6 +69,14 @@ class Receipt:
     next_try_at: datetime | None = None
 
 
+class Absent(NamedTuple):
+    """Somebody who might be thought to be a recipient, and is none."""
+
+    handle: str
+    because: str
+    mentioned: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipts:
     """A message's. `held_because`: it has not settled, so that nobody is owed it yet. `absent`: to whom it is not owed, and why not."""
@@ -74,7 +85,7 @@ class Receipts:
     revision: int
     held_because: str | None
     data: Sequence[Receipt] = ()
-    absent: Sequence[tuple[str, str]] = ()
+    absent: Sequence[Absent] = ()
 
 
 class ReceiptService:
@@ -153,12 +164,13 @@ def _of_person(account: UUID, handle: str, read: Mapping[UUID, datetime | None])
     return Receipt(account_id=account, handle=handle, how="inbox", state=state, since=at)
 
 
-async def _absent(
-    scope: Scope, tenant: UUID, message: Message, owed: Collection[UUID]
-) -> list[tuple[str, str]]:
+async def _absent(scope: Scope, tenant: UUID, message: Message, owed: Collection[UUID]) -> list[Absent]:
     """Return which agents and mentioned people of those who could think so are not owed a message, and why not."""
     rows = await scope.fetch(_NOT_OWED, tenant, message.id, list(owed), ABSENT_MAX)
-    return [(row["handle"], _why_not(message, dict(row))) for row in rows]
+    return [
+        Absent(row["handle"], _why_not(message, dict(row)), row["account_id"] in message.mentions)
+        for row in rows
+    ]
 
 
 def _why_not(message: Message, row: Row) -> str:
@@ -177,7 +189,7 @@ def _why_not(message: Message, row: Row) -> str:
 def receipt_of(row: Row) -> Receipt:
     """Return what the row of a delivery shows. Pure."""
     state, since, because = _standing(row)
-    later = state is ReceiptState.OWED and row["later"]
+    later = state is ReceiptState.OWED and row["later"] and not row["unseen"]
     return Receipt(
         account_id=row["account_id"],
         handle=row["handle"],
@@ -194,12 +206,16 @@ def receipt_of(row: Row) -> Receipt:
 def _standing(row: Row) -> tuple[ReceiptState, datetime | None, str | None]:
     refused = f"refused {_times(row['attempts'])}" + (f", last: {row['said']}" if row["said"] else "")
     match row["state"]:
-        case "pending" if row["held"]:
+        case "pending" if row["held"] and not row["unseen"]:
             return ReceiptState.HELD, row["created_at"], BY_HOPS
-        case "pending" if row["later"]:
+        case "pending" if row["later"] and not row["unseen"]:
             return ReceiptState.OWED, row["created_at"], f"{refused}; it comes again later"
+        case "pending" if row["unseen"]:
+            return ReceiptState.OWED, row["created_at"], NO_MEMBER
         case "pending" if row["session_id"] is None:
             return ReceiptState.WAITING, row["created_at"], _no_session(row)
+        case "pending" if row["ahead_seq"] is not None:
+            return ReceiptState.OWED, row["created_at"], _behind(row)
         case "pending" if row["kind"] == "deliver" and row["session_state"] == "working":
             turn = row["session_turn"]
             return (
@@ -240,10 +256,19 @@ def _no_session(row: Row) -> str:
         return "no session is live, and its wake is off"
     if row["paused"]:
         return "no session is live, and it is paused: nothing wakes it"
+    if row["ahead_seq"] is not None:
+        return f"no session is live, and it is {_behind(row)}"
     if row["wake_state"] is None:
         return "no session is live; it is about to be woken"
     at = f" at {row['wake_at']:%Y-%m-%d %H:%M:%S}" if row["wake_later"] else " now"
     return f"no session is live; it is woken{at}"
+
+
+def _behind(row: Row) -> str:
+    """Return which refused message keeps this one waiting, and until when: nothing overtakes in a topic."""
+    said = f", last: {row['ahead_said']}" if row["ahead_said"] else ""
+    refused = f"refused {_times(row['ahead_attempts'])}, again at {row['ahead_at']:%Y-%m-%d %H:%M:%S}{said}"
+    return f"behind message {row['ahead_seq']} of the channel, {refused}; mend the agent's program: this comes when that is read, or dead"
 
 
 def _inside(outcome: str | None) -> str | None:

@@ -132,7 +132,7 @@ async def post(
         await tx.handle.execute(_BRING_BACK_TOPIC, tx.tenant, topic.id)
     if joins and channel.visibility == "open":
         await _join_by_posting(tx, channel, actor)
-    mentions = await _accounts(tx, new.mentions, actor)
+    mentions = await _accounts(tx, new.mentions, new.named)
     held = model.is_held(session, turn) and not new.final
     message_id = new_id()
     cause = _cause(session, actor, answers)
@@ -248,13 +248,18 @@ def _taken(new: NewMessage, stored: Message | None) -> Invalid:
     )
 
 
-async def _accounts(tx: Tx, handles: Collection[str], actor: Actor) -> list[UUID]:
-    """Return whom a message means. A name in a person's text may stand for nobody; an agent that names nobody is told."""
+async def _accounts(tx: Tx, handles: Collection[str], named: Sequence[str]) -> list[UUID]:
+    """Return whom a message means. An `@` in a person's text may stand for nobody; a name in the field that does is refused."""
     if not handles:
         return []
     found = {row["handle"]: row["id"] for row in await tx.handle.fetch(_ACCOUNTS, tx.tenant, sorted(handles))}
-    if actor.kind == "agent" and (unknown := sorted(set(handles) - set(found))):
-        raise Invalid(FieldError("/mentions", f"there is nobody called {', '.join(unknown)}"))
+    unknown = [
+        FieldError(f"/mentions/{n}", f"there is nobody called {name}")
+        for n, name in enumerate(named)
+        if name in handles and name not in found
+    ]
+    if unknown:
+        raise Invalid(*unknown)
     return sorted(found.values())
 
 
@@ -309,7 +314,7 @@ async def edit(
     """
     mentions, broadcast = list(message.mentions), message.broadcast
     if called is not None:
-        mentions, broadcast = await _accounts(tx, called.mentions, actor), called.broadcast
+        mentions, broadcast = await _accounts(tx, called.mentions, called.named), called.broadcast
     calls_others = set(mentions) != set(message.mentions) or broadcast != message.broadcast
     if message.settled_by is not None and calls_others:
         raise Invalid(FieldError("/mentions", "whom it calls stays as it was, once the message has settled"))

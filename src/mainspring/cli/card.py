@@ -14,7 +14,7 @@ from mainspring.cli.client import Client, segment
 from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.message import Mention, RequestId, Text, said
 from mainspring.cli.output import Json, Limit, body_text, emit, emit_rows, named_values, say
-from mainspring.cli.post import told
+from mainspring.cli.post import posted, told
 
 app = App(name="card", help="Cards: create, move, edit, assign, label, comment.")
 
@@ -270,7 +270,7 @@ def comment(
     """Say something about a card, in its topic of its board's channel; both are made if they are not there."""
     body = {"text": said(text), "mentions": mention or [], "request_id": request_id}
     client = Client.here()
-    told(client, client.post(f"{_path(card)}/comments", body), as_json=json)
+    told(client, posted(client, f"{_path(card)}/comments", body), as_json=json)
     return ExitCode.OK
 
 

@@ -20,6 +20,7 @@ from mainspring.sdk.errors import NotConfigured
 
 API = "/api/v1"
 TIMEOUT_SECONDS = 60.0
+_ONLY_ASK = frozenset({"GET", "HEAD", "OPTIONS"})  # what is asked again at no risk
 
 
 class Unreachable(CliError):
@@ -36,6 +37,10 @@ class TimedOut(CliError):
     def __init__(self, message: str) -> None:
         """Says how long was waited."""
         super().__init__(message, code=ExitCode.TIMEOUT, problem=_problem("timeout", message))
+
+
+class CutOff(TimedOut):
+    """The link broke after a command was sent: it may have been carried out."""
 
 
 class ApiProblem(CliError):
@@ -163,7 +168,11 @@ class Client:
         except TimeoutError as error:
             raise TimedOut(f"{self.url} did not answer within {timeout_seconds:g} s") from error
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"nobody answers at {self.url} ({error}): is the server running?") from error
+            if method not in _ONLY_ASK:
+                raise CutOff(
+                    f"{self.url} broke off before it answered ({error}): it may have been done"
+                ) from error
+            raise self._nobody(error) from error
         return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, _decoded(raw))
 
     @contextmanager
@@ -186,7 +195,19 @@ class Client:
                     )
                 yield conn, reply
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"nobody answers at {self.url} ({error}): is the server running?") from error
+            raise self._nobody(error) from error
+
+    def _connect(self, conn: http.client.HTTPConnection) -> None:
+        """Find somebody who listens: whoever does not get so far has sent nothing, and may send it again."""
+        try:
+            conn.connect()
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self._nobody(error) from error
+
+    def _nobody(self, error: Exception) -> Unreachable:
+        return Unreachable(f"nobody answers at {self.url} ({error}): is the server running?")
 
     @contextmanager
     def _sent(
@@ -211,6 +232,7 @@ class Client:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         try:
+            self._connect(conn)
             conn.request(method, target, data, {**sent, **headers})
             yield conn, conn.getresponse()
         finally:

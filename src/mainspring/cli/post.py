@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from mainspring.cli.client import Client, segment
-from mainspring.cli.exits import ExitCode
+from mainspring.cli.client import Client, CutOff, TimedOut, Unreachable, segment
+from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.message import Mention, RequestId, Text, said
 from mainspring.cli.output import Json, emit, printable, say
 
 NAMED_MAX = 10
+PAUSES_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)  # together longer than a server that dies needs to come back
 _HOW = {"steer": "steers", "deliver": "delivered to", "inbox": "in the inbox of"}
 
 
@@ -30,8 +33,26 @@ def post(
     """Say something in a channel, and be told whom it is owed to, say: mainspring post general "@coder look at OPS-12" --topic pumps."""
     body = {"text": said(text), "topic": topic, "mentions": mention or [], "request_id": request_id}
     client = Client.here()
-    told(client, client.post(f"channels/{segment(channel)}/messages", body), as_json=json)
+    told(client, posted(client, f"channels/{segment(channel)}/messages", body), as_json=json)
     return ExitCode.OK
+
+
+def posted(client: Client, path: str, body: Mapping[str, Any]) -> Any:
+    """Post under a request id, and once more under the same one when the link breaks: it is said once. Gives up naming the id."""
+    named = {**body, "request_id": body["request_id"] or str(uuid.uuid4())}
+    cut: CliError | None = None
+    for pause in (*PAUSES_SECONDS, None):
+        try:
+            return client.post(path, named)
+        except (TimedOut, Unreachable) as error:
+            if cut is None and isinstance(error, Unreachable):
+                raise  # nothing was sent
+            cut = error
+        if pause is not None:
+            time.sleep(pause)
+    raise CutOff(
+        f"{cut}\n  send it again under the same id, and it is said once: --request-id {named['request_id']}"
+    ) from cut
 
 
 def told(client: Client, message: Mapping[str, Any], *, as_json: bool) -> None:
@@ -55,9 +76,22 @@ def _owed(client: Client, message: Mapping[str, Any]) -> str:
         _named(label, [one["handle"] for one in receipts["data"] if one["how"] == how])
         for how, label in _HOW.items()
     ]
-    return (
-        "; ".join(filter(None, told)) or "owed to nobody: no agent subscribes here, and nobody is mentioned"
-    )
+    meant = [one for one in receipts["not_owed"] if one["mentioned"]]
+    if not any(told):
+        told.append(
+            "owed to nobody" if meant else "owed to nobody: no agent subscribes here, and nobody is mentioned"
+        )
+    told += [f"not owed to {one['handle']}: {one['because']}" for one in meant[:NAMED_MAX]]
+    known = {one["handle"] for one in (*receipts["data"], *receipts["not_owed"])} | {message["author"]}
+    told += [f"nobody is called {name}" for name in sorted(_called(message["text"]) - known)[:NAMED_MAX]]
+    return "; ".join(filter(None, told))
+
+
+def _called(text: str) -> frozenset[str]:
+    """Return whom a text calls. Imported late: every start pays for what it imports."""
+    from mainspring.chat import mentions
+
+    return mentions.called(text) - frozenset(mentions.RESERVED)
 
 
 def _named(label: str, handles: Sequence[str]) -> str:

@@ -68,12 +68,14 @@ class DoctorService:
             log = await scope.fetchrow(SQL["log_state"], tenant)
             owed = [symptoms.Owed(**dict(row)) for row in await scope.fetch(SQL["owed_state"], tenant)]
             dead = await scope.fetchrow(SQL["dead_state"], tenant)
+            unread = await _rows(scope, "unread_agents", tenant, symptoms.OVERDUE_WARNING_SECONDS)
         assert log is not None
         assert dead is not None
         state = symptoms.Log(**dict(log))
         return symptoms.sentence(state, owed), (
             symptoms.drained(state),
             symptoms.overdue(owed),
+            symptoms.unread(unread),
             symptoms.dead(effects=dead["effects"], runs=dead["runs"]),
         )
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from mainspring.agents.model import LIVE, having
 from mainspring.chat.model import OFFERED
-from mainspring.chat.receipts import Receipt, Receipts, ReceiptState
+from mainspring.chat.receipts import Absent, Receipt, Receipts, ReceiptState
 from mainspring.operators.model import Noun, RuleVerdict
 from mainspring.spine.events import Event
 
@@ -21,6 +21,7 @@ Tone: TypeAlias = Literal["plain", "good", "bad", "wait", "quiet"]
 Row: TypeAlias = Mapping[str, Any]
 UNMATCHED_SHOWN_MAX: Final = 25
 NAMES_SHOWN_MAX: Final = 8
+ABSENT_SHOWN_MAX: Final = 2
 TEXT_SHOWN_MAX: Final = 80
 _NOTHING: Final = "nothing is owed and nothing is dead"
 # what somebody does to a card and waits
@@ -32,7 +33,7 @@ _TERMS: Final[Mapping[tuple[str, str], str]] = {
     ("dispatch", "dispatched before"): "the card has been eligible since before this event",
     ("dispatch", "depth"): "the chain of causes is too long",
     ("dispatch", "min_trust"): "what happened is not trusted far enough",
-    ("deliveries", "recipients"): "no agent subscribes to the channel, and none is mentioned",
+    ("deliveries", "recipients"): "no agent that may read it subscribes to the channel or is mentioned",
     ("reflect", "card"): "the run has no card",
     ("reflect", "reflect"): "the board has no card state for this run state",
 }
@@ -438,17 +439,25 @@ def receipts_in_words(receipts: Receipts) -> str:
         said.append(f"{named}{' and more' if len(got) > NAMES_SHOWN_MAX else ''} got it")
     if not said:
         said.append("owed to nobody")
-    said += [f"not owed to {handle}: {why}" for handle, why in receipts.absent[:NAMES_SHOWN_MAX]]
+    said += [f"not owed to {one.handle}: {one.because}" for one in _worth_saying(receipts)]
+    if (more := len(receipts.absent) - len(_worth_saying(receipts))) > 0:
+        said.append(f"not owed to {more} more agents of the channel")
     return "; ".join(said)
 
 
 def receipt_nodes(receipts: Receipts) -> Iterable[Node]:
     """Yield a line for each recipient of a message, and for each who might be thought to be one."""
-    for one in receipts.data:
-        words, tone = receipt_in_words(one)
-        yield Node(f"{one.handle} ({one.how}): {words}", tone)
-    for handle, why in receipts.absent:
-        yield Node(f"{handle}: not owed: {why}", "quiet")
+    for receipt in receipts.data:
+        words, tone = receipt_in_words(receipt)
+        yield Node(f"{receipt.handle} ({receipt.how}): {words}", tone)
+    for one in receipts.absent:
+        yield Node(f"{one.handle}: not owed: {one.because}", "quiet")
+
+
+def _worth_saying(receipts: Receipts) -> Sequence[Absent]:
+    """Return those of whom a first line says that they are not owed a message: who is mentioned, then a few; the tree has all."""
+    mentioned = [one for one in receipts.absent if one.mentioned][:NAMES_SHOWN_MAX]
+    return mentioned + [one for one in receipts.absent if not one.mentioned][:ABSENT_SHOWN_MAX]
 
 
 def _waits_for_target(row: Row) -> str:

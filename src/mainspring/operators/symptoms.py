@@ -20,6 +20,7 @@ OVERDUE_WARNING_SECONDS: Final = 60.0
 SKEW_WARNING_SECONDS: Final = 2.0
 TRANSACTION_WARNING_SECONDS: Final = 30.0
 FAILURES_BAD: Final = 3
+REFUSED_SHOWN_MAX: Final = 3
 POSTGRES_MIN: Final = 150_000
 
 
@@ -98,12 +99,13 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owed:
-    """The live effects of one kind. `overdue_seconds`: how long the first has been due without a worker taking it."""
+    """The live effects of one kind. `overdue_seconds`: how long the first has been due and not taken; `offered`: no worker takes it, but an agent."""
 
     kind: str
     owed: int
     oldest_seconds: float
     overdue_seconds: float
+    offered: bool = False
 
 
 def sentence(log: Log, owed: Sequence[Owed]) -> str:
@@ -148,13 +150,39 @@ def drained(log: Log) -> Finding:
 
 def overdue(owed: Sequence[Owed]) -> Finding:
     """Say whether workers keep up with what is due."""
-    late = [kind for kind in owed if kind.overdue_seconds >= OVERDUE_WARNING_SECONDS]
+    late = [kind for kind in owed if kind.overdue_seconds >= OVERDUE_WARNING_SECONDS and not kind.offered]
     if late:
         said = "; ".join(f"{one.kind}: due for {span(one.overdue_seconds)}" for one in late)
         return warning(
             "effects", said, "look at the loop `worker`; `mainspring effect list --state pending` names them"
         )
     return ok("effects", ", ".join(f"{one.owed} {one.kind}" for one in owed) or "none owed")
+
+
+def unread(agents: Sequence[Mapping[str, Any]]) -> Finding:
+    """Say whose messages wait, and for what: agents fetch these themselves."""
+    if not agents:
+        return ok("messages", "no agent's wait for long")
+    ways = [
+        "messages are fetched by the agents' own programs: start the one that is missing, mend the one that refuses"
+    ]
+    refused = [one["refused_id"] for one in agents if one["refused_id"] is not None]
+    ways += [f"`mainspring explain {ref}`" for ref in refused[:REFUSED_SHOWN_MAX]]
+    return warning("messages", "; ".join(_unread(one) for one in agents), "; ".join(ways))
+
+
+def _unread(one: Mapping[str, Any]) -> str:
+    wait = "message waits" if one["waiting"] == 1 else "messages wait"
+    said = f"{one['waiting']} {wait} for {one['handle']}, the oldest for {span(one['oldest_seconds'])}"
+    if one["refused_id"] is not None:
+        times = "once" if one["refused"] == 1 else f"{one['refused']} times"
+        again = f"again at {one['refused_until']:%Y-%m-%d %H:%M:%S}"
+        return (
+            f"{said}: it refused delivery {one['refused_id']} {times}, {again}, and what is behind that waits"
+        )
+    if one["reads"]:
+        return f"{said}: its session is live, and has not asked for them or is in a turn"
+    return f"{said}: {'it is paused' if one['paused'] else 'no session is live'}"
 
 
 def dead(*, effects: int, runs: int) -> Finding:

@@ -236,13 +236,13 @@ select i.account_id, i.read_at from mainspring.inbox_items i
 
 -- name: not_owed
 -- Agents of a message's channel that it is not owed to ($3 are those that it is), and who is mentioned in it and may not see it.
-select a.handle, a.kind, m.joined_at, coalesce(m.subscribed, false) as subscribed
+select a.id as account_id, a.handle, a.kind, m.joined_at, coalesce(m.subscribed, false) as subscribed
   from mainspring.messages w
   join mainspring.members m on m.tenant_id = w.tenant_id and m.channel_id = w.channel_id
   join mainspring.accounts a on a.tenant_id = m.tenant_id and a.id = m.account_id
  where w.tenant_id = $1 and w.id = $2 and a.kind = 'agent' and a.id <> w.author_id and not (a.id = any($3::uuid[]))
 union all
-select a.handle, a.kind, null, false
+select a.id, a.handle, a.kind, null, false
   from mainspring.messages w
   cross join lateral unnest(w.mentions) as u (account_id)
   join mainspring.accounts a on a.tenant_id = w.tenant_id and a.id = u.account_id

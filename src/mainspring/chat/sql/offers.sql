@@ -216,7 +216,8 @@ select v.seq, v.via, v.depth, v.trust
 
 -- name: receipts
 -- What these events owe to agents, row by row: with the session that could take it, what comes before it in its topic, and, where nobody
--- reads, how far waking the agent is. $3: after how many seconds without a word a runner is not there.
+-- reads, how far waking the agent is. One that was refused and comes again later keeps all behind it waiting: the first such is named.
+-- `unseen`: the recipient may not see the channel any more. $3: after how many seconds without a word a runner is not there.
 select e.id, e.kind, e.event_seq, e.recipient_id as account_id, a.handle, e.state, e.attempts, e.outcome, e.error, e.worker,
        e.created_at, e.claimed_at, e.settled_at, e.not_before, e.not_before = 'infinity' as held,
        e.not_before > statement_timestamp() as later,
@@ -227,14 +228,20 @@ select e.id, e.kind, e.event_seq, e.recipient_id as account_id, a.handle, e.stat
          where e.state = 'pending' and b.tenant_id = e.tenant_id and b.recipient_id = e.recipient_id and b.topic_id = e.topic_id
            and b.family = 'offered' and b.state in ('pending', 'claimed') and b.kind = e.kind
            and (b.event_seq, b.id) < (e.event_seq, e.id)) as before,
+       z.message_seq as ahead_seq, z.attempts as ahead_attempts, z.not_before as ahead_at, z.said as ahead_said,
        g.wake, g.paused, w.state as wake_state, w.not_before as wake_at, w.not_before > statement_timestamp() as wake_later,
        r.id as run_id, r.state as run_state,
+       c.visibility <> 'open' and not exists (
+           select from mainspring.members n
+            where n.tenant_id = e.tenant_id and n.channel_id = c.id and n.account_id = e.recipient_id) as unseen,
        (select count(*) from mainspring.runners l
          where l.tenant_id = e.tenant_id and r.agent_id = any(l.agents) and not l.draining
            and l.last_seen_at > statement_timestamp() - make_interval(secs => $3::double precision)) as runners_seen
   from mainspring.effects e
   join mainspring.accounts a on a.tenant_id = e.tenant_id and a.id = e.recipient_id
   join mainspring.agents g on g.tenant_id = e.tenant_id and g.id = e.recipient_id
+  left join mainspring.topics p on p.tenant_id = e.tenant_id and p.id = e.topic_id
+  left join mainspring.channels c on c.tenant_id = e.tenant_id and c.id = p.channel_id
   left join lateral (
       select s.id, s.state, s.turn
         from mainspring.sessions s
@@ -242,6 +249,18 @@ select e.id, e.kind, e.event_seq, e.recipient_id as account_id, a.handle, e.stat
          and (s.topic_id = e.topic_id or s.topic_id is null)
        order by s.topic_id is null
        limit 1) s on true
+  left join lateral (
+      select m.channel_seq as message_seq, b.attempts, b.not_before,
+             (select t.error from mainspring.effect_attempts t
+               where t.tenant_id = b.tenant_id and t.effect_id = b.id order by t.n desc limit 1) as said
+        from mainspring.effects b
+        join mainspring.messages m on m.tenant_id = b.tenant_id and m.id = (b.payload ->> 'message_id')::uuid
+       where e.state = 'pending' and b.tenant_id = e.tenant_id and b.recipient_id = e.recipient_id and b.topic_id = e.topic_id
+         and b.family = 'offered' and b.state = 'pending' and b.kind = e.kind and b.attempts > 0
+         and b.not_before > statement_timestamp() and b.not_before < 'infinity'
+         and (b.event_seq, b.id) < (e.event_seq, e.id)
+       order by b.event_seq, b.id
+       limit 1) z on true
   left join mainspring.effects w
     on w.tenant_id = e.tenant_id and w.recipient_id = e.recipient_id and w.kind = 'wake' and w.state in ('pending', 'claimed')
   left join lateral (

@@ -21,21 +21,45 @@ where h.tenant_id = $1;
 
 -- name: owed_state
 -- Live rows by kind, through their partial indexes: how many, the oldest, and how long the longest overdue waits for a worker.
-select kind, count(*) as owed,
+select kind, family = 'offered' as offered, count(*) as owed,
        extract(epoch from statement_timestamp() - min(created_at))::float8 as oldest_seconds,
        coalesce(extract(epoch from statement_timestamp() - min(not_before) filter (
            where state = 'pending' and not_before <= statement_timestamp())), 0)::float8 as overdue_seconds
 from (
     -- what waits for a target that is down is not late: the target is told of by itself
-    select e.kind, e.state, e.created_at, case when b.open_until is null then e.not_before end as not_before
+    select e.kind, e.family, e.state, e.created_at, case when b.open_until is null then e.not_before end as not_before
     from mainspring.effects e
     left join mainspring.breakers b on b.tenant_id = e.tenant_id and b.target = e.target
     where e.tenant_id = $1 and e.state = 'pending'
     union all
-    select kind, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'claimed'
+    select kind, family, state, created_at, not_before from mainspring.effects where tenant_id = $1 and state = 'claimed'
 ) live
-group by kind
+group by kind, family
 order by kind;
+
+-- name: unread_agents
+-- Agents whose messages wait: they fetch these themselves, and no worker does. How many are due and since when the oldest waits, whether a
+-- session reads, and the first that was refused and comes again later, behind which its topic waits.
+select a.handle, g.paused, u.waiting, u.oldest_seconds, f.id as refused_id, f.attempts as refused, f.not_before as refused_until,
+       exists (select from mainspring.sessions s
+                where s.tenant_id = g.tenant_id and s.agent_id = g.id and s.lease_until is not null) as reads
+from (select e.tenant_id, e.recipient_id, count(*) as waiting,
+             extract(epoch from statement_timestamp() - min(e.created_at))::float8 as oldest_seconds
+      from mainspring.effects e
+      where e.tenant_id = $1 and e.state = 'pending' and e.family = 'offered' and e.not_before < 'infinity'
+      group by e.tenant_id, e.recipient_id) u
+join mainspring.agents g on g.tenant_id = u.tenant_id and g.id = u.recipient_id
+join mainspring.accounts a on a.tenant_id = g.tenant_id and a.id = g.id
+left join lateral (
+    select e.id, e.attempts, e.not_before
+    from mainspring.effects e
+    where e.tenant_id = u.tenant_id and e.recipient_id = u.recipient_id and e.state = 'pending' and e.family = 'offered'
+      and e.attempts > 0 and e.not_before > statement_timestamp() and e.not_before < 'infinity'
+    order by e.event_seq, e.id
+    limit 1) f on true
+where u.oldest_seconds >= $2 or f.id is not null
+order by u.oldest_seconds desc
+limit 20;
 
 -- name: dead_state
 select (select count(*) from mainspring.effects where tenant_id = $1 and state = 'dead') as effects,

@@ -224,6 +224,14 @@ class ReceiptOut(BaseModel):
     next_try_at: datetime | None
 
 
+class NotOwedOut(BaseModel):
+    """Somebody who might be thought to be owed a message, is not, and why."""
+
+    handle: str
+    because: str
+    mentioned: bool
+
+
 class ReceiptsOut(BaseModel):
     """A message's receipts: `held` while its author's turn goes on, when nobody is owed it yet; then a receipt for each recipient."""
 
@@ -233,6 +241,9 @@ class ReceiptsOut(BaseModel):
     since: datetime | None
     because: str | None
     data: list[ReceiptOut]
+    not_owed: list[NotOwedOut] = Field(
+        description="Agents of the channel, and who is mentioned: the first of them"
+    )
 
 
 @router.get("/{message}/receipts", response_model=ReceiptsOut)
@@ -250,6 +261,7 @@ async def show_receipts(
         "since": found.message.posted_at if held else found.message.settled_at,
         "because": found.held_because,
         "data": [{name: getattr(one, name) for name in ReceiptOut.model_fields} for one in found.data],
+        "not_owed": [one._asdict() for one in found.absent],
     }
 
 
