@@ -66,5 +66,5 @@ Checked together: `floor_tick_seconds` is at most half of `lease_seconds_transac
 {table(["variable", "read by", "what it is"], others)}
 A client (a command, a runner, the SDK) finds its server in the first of: what the program passes; `MAINSPRING_URL` and
 `MAINSPRING_TOKEN`; the `mainspring dev` that runs in this folder; the profile that `mainspring login` wrote. `mainspring whoami`
-says which it was.
+says which it was. A token without an address is used for the `mainspring dev` that runs in this folder, and is sent nowhere else.
 """

@@ -103,6 +103,9 @@ async def test_a_channels_life_from_the_command_line(cli, place):
         ("coder", False),
         ("bob", True),
     ]
+    for verb in ("join", "leave"):
+        code, _, err = await cli("channel", verb, "ops", "--account", "nosuch")
+        assert (code, "nobody called nosuch" in err) == (3, True)
     code, out, err = await cli("channel", "leave", "ops", who="bob")
     assert (code, out, err) == (0, "", "you: no member of ops any more\n")
     assert (await cli("channel", "history", "ops", who="bob"))[0] == 3
@@ -319,8 +322,10 @@ async def test_what_is_followed_is_printed_as_it_comes_and_again_when_it_is_edit
     async def told():
         assert following.stdout is not None
         line = json.loads(await asyncio.wait_for(following.stdout.readline(), DEADLINE_SECONDS))
+        held.append(line["held"])
         return line["text"], line["revision"]
 
+    held: list[bool] = []
     try:
         assert await told() == ("before", 1)
         await cli("post", "elsewhere", "not here", "--topic", "pumps")
@@ -331,6 +336,13 @@ async def test_what_is_followed_is_printed_as_it_comes_and_again_when_it_is_edit
         assert await told() == ("first", 2)
         await place.post("from the service", topic="pumps")
         assert await told() == ("from the service", 1)
+        author = await place.reader("coder")
+        await author.beat(turn=1)
+        await author.post("so far", turn=1, topic="pumps")
+        assert await told() == ("so far", 1)
+        await author.settle(1)
+        assert await told() == ("so far", 1)
+        assert held == [False] * 4 + [True, False], "that it has settled is told, too"
     finally:
         following.terminate()
         await following.wait()
@@ -409,7 +421,10 @@ async def test_a_mention_is_waited_for_and_read(cli, place):
     code, out, _ = await cli("inbox", "ack", item["id"], who="bob")
     assert (code, out) == (0, "1 marked as read\n")
     assert (await cli("inbox", "list", who="bob"))[1:] == ("", "nothing\n")
-    assert (await cli("inbox", "wait", "--timeout-seconds", "0.05", who="bob"))[0] == 6
+    assert (await cli("inbox", "wait", "--timeout-seconds", "0.05", who="bob"))[::2] == (
+        6,
+        "mainspring: nothing came to your inbox within 0.05 s\n",
+    )
     await place.post("@bob and again")
     code, out, _ = await cli("inbox", "ack", "--all", "--json", who="bob")
     assert (code, json.loads(out)) == (0, {"read": 1})

@@ -130,6 +130,17 @@ async def test_what_waits_behind_a_refused_message_names_it(place):
     assert "behind message" not in await first_line(place, second.id)
 
 
+async def test_of_a_traceback_the_line_is_told_that_says_what_was_wrong(place):
+    reader = await place.reader("echo")
+    message = (await place.post("a riddle")).message
+    await place.drain()
+    [one] = await reader.inbox()
+    trace = 'Traceback (most recent call last):\n  File "helper.py", line 3, in helper\nValueError: no such riddle\n'
+    await reader.ack(refused={one.id: trace})
+    because = (await receipts(place, message))["echo"].because
+    assert because == "refused once, last: ValueError: no such riddle; it comes again later"
+
+
 async def test_who_has_left_a_shared_channel_is_not_said_to_wait_for_a_session(place):
     chat = place.home.room.chat
     await chat.create_channel(

@@ -212,8 +212,19 @@ def test_the_first_place_that_names_a_server_is_believed(tmp_path: Path) -> None
 
 def test_a_stored_token_is_never_sent_to_an_address_from_elsewhere(tmp_path: Path) -> None:
     put(tmp_path / ".mainspring" / "dev.json", "http://dev", "d")
-    with pytest.raises(NotConfigured, match="no token"):
+    with pytest.raises(NotConfigured, match=r"no token.*MAINSPRING_TOKEN_FILE"):
         profile.find(environ={"MAINSPRING_URL": "http://elsewhere"}, folder=tmp_path)
+
+
+def test_a_token_without_an_address_goes_to_the_server_of_this_folder_or_nowhere(tmp_path: Path) -> None:
+    put(tmp_path / ".mainspring" / "dev.json", "http://dev", "d")
+    environ = {"MAINSPRING_TOKEN": "mine"}
+    with pytest.raises(NotConfigured, match="set MAINSPRING_URL"):
+        profile.find(environ=environ, folder=tmp_path)
+    with (tmp_path / ".mainspring" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = profile.find(environ=environ, folder=tmp_path)
+    assert (found.url, found.token) == ("http://dev", "mine")
 
 
 def test_a_token_may_stand_in_a_file(tmp_path: Path) -> None:

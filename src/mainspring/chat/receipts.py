@@ -35,6 +35,7 @@ NO_MEMBER: Final = (
     "it is no member of the channel any more, and is not given it: dropped when its session asks next"
 )
 ABSENT_MAX: Final = 25
+SAID_SHOWN_MAX: Final = 200
 
 
 class ReceiptState(StrEnum):
@@ -204,7 +205,9 @@ def receipt_of(row: Row) -> Receipt:
 
 
 def _standing(row: Row) -> tuple[ReceiptState, datetime | None, str | None]:
-    refused = f"refused {_times(row['attempts'])}" + (f", last: {row['said']}" if row["said"] else "")
+    refused = f"refused {_times(row['attempts'])}" + (
+        f", last: {_briefly(row['said'])}" if row["said"] else ""
+    )
     match row["state"]:
         case "pending" if row["held"] and not row["unseen"]:
             return ReceiptState.HELD, row["created_at"], BY_HOPS
@@ -266,9 +269,16 @@ def _no_session(row: Row) -> str:
 
 def _behind(row: Row) -> str:
     """Return which refused message keeps this one waiting, and until when: nothing overtakes in a topic."""
-    said = f", last: {row['ahead_said']}" if row["ahead_said"] else ""
+    said = f", last: {_briefly(row['ahead_said'])}" if row["ahead_said"] else ""
     refused = f"refused {_times(row['ahead_attempts'])}, again at {row['ahead_at']:%Y-%m-%d %H:%M:%S}{said}"
     return f"behind message {row['ahead_seq']} of the channel, {refused}; mend the agent's program: this comes when that is read, or dead"
+
+
+def _briefly(said: str) -> str:
+    """Return the line of an error that says what it is: of a traceback that is the last, of anything else the first."""
+    lines = [line for line in said.splitlines() if line.strip()] or [""]
+    line = lines[-1] if any(one.startswith("Traceback (") for one in lines) else lines[0]
+    return line if len(line) <= SAID_SHOWN_MAX else f"{line[:SAID_SHOWN_MAX]}…"
 
 
 def _inside(outcome: str | None) -> str | None:

@@ -83,7 +83,7 @@ def edit(
 
 @app.command
 def pause(agent: _Agent, *, json: Json = False) -> int:
-    """Let an agent's queued runs wait; those that a runner holds go on."""
+    """Let an agent's queued runs wait, and do not wake it. Runs that a runner holds go on, and a session that is live reads on: end its program."""
     emit(Client.here().post(f"{_path(agent)}/pause"), json, _line)
     return ExitCode.OK
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -133,7 +134,9 @@ def join(channel: _Channel, *, account: _Account = None, subscribe: bool = True,
         For an agent: every message is owed to it. With --no-subscribe those alone that mention it.
     """
     body = {"account": _handle(account), "subscribed": subscribe}
-    emit(Client.here().post(f"{_path(channel)}/members", body), json, lambda one: _joined(channel, one))
+    with _known(account):
+        joined = Client.here().post(f"{_path(channel)}/members", body)
+    emit(joined, json, lambda one: _joined(channel, one))
     return ExitCode.OK
 
 
@@ -141,7 +144,8 @@ def join(channel: _Channel, *, account: _Account = None, subscribe: bool = True,
 def leave(channel: _Channel, *, account: _Account = None) -> int:
     """Leave a channel; its owner may take others out of it."""
     who = _handle(account)
-    Client.here().delete(f"{_path(channel)}/members/{segment(who or 'me')}")
+    with _known(account):
+        Client.here().delete(f"{_path(channel)}/members/{segment(who or 'me')}")
     say(f"{who or 'you'}: no member of {channel.lstrip('#')} any more")
     return ExitCode.OK
 
@@ -217,7 +221,7 @@ def history(
     stream = following.follow(client, kind="message.*") if follow else None
     if stream is not None:
         next(stream)
-    printed: dict[str, int] = {}
+    printed: dict[str, tuple[int, bool]] = {}
     for message in _said(client, there["id"], topic, last, after):
         _print(message, printed, as_json=json)
     if not printed and not follow:
@@ -237,15 +241,18 @@ def _said(
     return list(client.pages(path, topic=topic, limit=last))[::-1]
 
 
-def _is_new(event: Mapping[str, Any], channel: str, topic: str | None, printed: Mapping[str, int]) -> bool:
+def _is_new(
+    event: Mapping[str, Any], channel: str, topic: str | None, printed: Mapping[str, tuple[int, bool]]
+) -> bool:
     """Tell whether an event is of something that was said here, and was not printed as it is now."""
     said = event["data"]["message"]
-    if said["channel_id"] != channel or printed.get(said["id"], 0) >= said["revision"]:
+    now = (said["revision"], event["kind"] == "message.settled")
+    if said["channel_id"] != channel or printed.get(said["id"], (0, False)) >= now:
         return False
     return topic is None or topic == said["topic_id"] or topic.strip().lower() == said["topic"].lower()
 
 
-def _print_now(client: Client, message: str, printed: dict[str, int], *, as_json: bool) -> None:
+def _print_now(client: Client, message: str, printed: dict[str, tuple[int, bool]], *, as_json: bool) -> None:
     """Print a message as it is now, which may be later than the event that told of it; unless it is out of sight meanwhile."""
     try:
         found = client.get(f"messages/{message}")
@@ -256,8 +263,8 @@ def _print_now(client: Client, message: str, printed: dict[str, int], *, as_json
     _print(found, printed, as_json=as_json)
 
 
-def _print(message: Mapping[str, Any], printed: dict[str, int], *, as_json: bool) -> None:
-    printed[message["id"]] = message["revision"]
+def _print(message: Mapping[str, Any], printed: dict[str, tuple[int, bool]], *, as_json: bool) -> None:
+    printed[message["id"]] = (message["revision"], not message["held"])
     print(jsonlib.dumps(message, ensure_ascii=False) if as_json else line_of(message), flush=True)
 
 
@@ -281,6 +288,18 @@ def _topic_id(client: Client, channel: str, topic: str) -> str:
         if wanted in (one["id"], one["name"].lower()):
             return str(one["id"])
     raise CliError(f"no topic {topic} in {channel.lstrip('#')}", code=ExitCode.NOT_FOUND)
+
+
+@contextmanager
+def _known(account: str | None) -> Iterator[None]:
+    """Exit as for anything that is not there when it is the account that is nobody's."""
+    try:
+        yield
+    except ApiProblem as problem:
+        at_fault = [one.get("pointer") for one in problem.problem.get("errors", [])]
+        if account is None or at_fault != ["/account"]:
+            raise
+        raise CliError(str(problem), code=ExitCode.NOT_FOUND, problem=problem.problem) from problem
 
 
 def _handle(account: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from mainspring.cli import following
-from mainspring.cli.client import Client
+from mainspring.cli.client import Client, TimedOut
 from mainspring.cli.exits import CliError, ExitCode
 from mainspring.cli.output import Json, Limit, emit, emit_rows
 
@@ -57,7 +57,10 @@ def wait(
     next(stream)  # from here on nothing is missed: what is there now, and whatever comes
     found = list(client.pages("inbox"))
     while not found:
-        _until_mentioned(stream, me)
+        try:
+            _until_mentioned(stream, me)
+        except TimedOut as late:
+            raise TimedOut(f"nothing came to your inbox within {timeout_seconds:g} s") from late
         found = list(client.pages("inbox"))
     emit_rows(found, _COLUMNS, json)
     return ExitCode.OK

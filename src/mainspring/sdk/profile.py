@@ -52,7 +52,7 @@ def find(
             "the program's arguments", url or environ.get("MAINSPRING_URL"), token or _token(environ)
         )
     if environ.get("MAINSPRING_URL") or _token(environ):
-        return _both("the environment", environ.get("MAINSPRING_URL") or DEFAULT_URL, _token(environ))
+        return _both("the environment", environ.get("MAINSPRING_URL") or _running_here(dev), _token(environ))
     for path in (dev, login) if is_running(dev) else (login, dev):
         if path.is_file():
             return _read(path)
@@ -60,6 +60,11 @@ def find(
         "no server to talk to: set MAINSPRING_URL and MAINSPRING_TOKEN, or run `mainspring login`, or start "
         f"`mainspring dev` in this folder (looked for {login} and {dev})"
     )
+
+
+def _running_here(dev: Path) -> str | None:
+    """Return the address of the folder's own server while it runs: a token is sent to no address that nobody has named."""
+    return _read(dev).url if is_running(dev) else None
 
 
 def dev_file(environ: Mapping[str, str], folder: Path) -> Path:
@@ -108,9 +113,13 @@ def _token(environ: Mapping[str, str]) -> str | None:
 
 def _both(source: str, url: str | None, token: str | None) -> Profile:
     if not url:
-        raise NotConfigured(f"{source} named a token but no address: set MAINSPRING_URL")
+        raise NotConfigured(
+            f"{source} named a token but no address, and no `mainspring dev` runs in this folder: set MAINSPRING_URL"
+        )
     if not token:
-        raise NotConfigured(f"{source} named the address {url} but no token: set MAINSPRING_TOKEN")
+        raise NotConfigured(
+            f"{source} named the address {url} but no token: set MAINSPRING_TOKEN, or MAINSPRING_TOKEN_FILE to a file that holds it"
+        )
     return Profile(url=url.rstrip("/"), token=token, source=source)
 
 
