@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -32,3 +33,12 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
 def subject(make: Make) -> Subject:
     """A fabric under test, with the usual short times."""
     return make()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    """No task of a fabric outlives its test."""
+    before = asyncio.all_tasks()
+    yield
+    left = {task for task in asyncio.all_tasks() - before if "fabric" in task.get_name()}
+    assert not left, left

@@ -155,12 +155,19 @@ async def test_a_request_that_has_gone_silent_is_made_anew(subject: JetStreamSub
     await until(lambda: took.seqs == [1])
 
 
+def stands_still(pid: int) -> bool:
+    """Whether every thread of a process has been stopped: being told to is not yet that."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads)
+
+
 @pytest.mark.slow
 async def test_a_server_that_stands_still_is_waited_for(subject: JetStreamSubject) -> None:
     fabric = await subject.instance()
     took = await shared(subject, fabric, Took())
     os.kill(subject.server.pid, signal.SIGSTOP)
     try:
+        await until(lambda: stands_still(subject.server.pid))
         with pytest.raises(Unreachable):
             await fabric.publish(ref(1))
     finally:

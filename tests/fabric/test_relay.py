@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -40,8 +41,12 @@ class Failing(MemoryFabric):
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker(quick())
+async def broker() -> AsyncIterator[Broker]:
+    made = Broker(quick())
+    yield made
+    for durable in made._durables.values():
+        for share in list(durable.shares):
+            await share.close()
 
 
 async def taken(broker: Broker) -> Took:
