@@ -168,6 +168,31 @@ async def test_what_the_drain_is_past_is_not_parked(subject: Subject) -> None:
     assert not await fabric.parked()
 
 
+async def test_while_nobody_can_say_what_is_drained_nothing_is_parked_and_none_are_fetched(
+    subject: Subject,
+) -> None:
+    """A database that is restored under another name is no fault of what came meanwhile."""
+    fabric = await subject.instance()
+    took = Took()
+    took.wrong = lambda _refs: ValueError("no such database")
+    gone = True
+
+    async def passed(_one: EventRef) -> bool:
+        if gone:
+            raise LookupError("no such database")
+        return True
+
+    await shared(subject, fabric, took, passed=passed)
+    await fabric.publish(ref(1))
+    await until(lambda: fabric.health.holding)
+    assert not await fabric.parked()
+    gone, took.wrong = False, lambda _refs: None
+    await fabric.publish(ref(2))
+    await until(lambda: 2 in took.seqs)
+    assert took.seqs.count(1) == subject.settings.deliver_max
+    assert not await fabric.parked()
+
+
 async def test_what_fails_for_one_tenant_sends_nothing_of_another_back(subject: Subject) -> None:
     fabric = await subject.instance()
     took = await shared(subject, fabric, Took())

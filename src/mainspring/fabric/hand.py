@@ -156,6 +156,8 @@ class Hand:
         if not taken:
             return
         broken = await self._call(taken)
+        if isinstance(broken, Transient):
+            return  # we are closing, and the store is down: all of it goes back untouched
         groups = _by_tenant(taken)
         for group in groups:
             # what fails for one tenant is no reason to send back what is another's
@@ -207,19 +209,33 @@ class Hand:
             if delivery.deliveries < self._settings.deliver_max:
                 delay = self._settings.nak_delay(delivery.deliveries)
                 await self._answered(delivery, delivery.nak(delay), "nak")
-            elif await self._is_passed(ref):
+                continue
+            passed = await self._is_passed(ref)
+            if passed is None:
+                return  # we are closing: what is left goes back
+            if passed:
                 await self._answered(delivery, delivery.ack(), "ack")
             else:
                 await self._put_away(delivery, f"exhausted: {type(error).__name__}: {error}")
 
-    async def _is_passed(self, ref: EventRef) -> bool:
+    async def _is_passed(self, ref: EventRef) -> bool | None:
+        """Tell whether the drain is past it; None when we are to close before anybody can say. Until then nothing is parked: what
+        fails where nobody can say may have failed for the same reason, a database that is being restored, and no fault of its own."""
         if self._passed is None:
             return False
-        try:
-            return await self._passed(ref)
-        except Exception as error:  # noqa: BLE001 - then it is parked, where somebody sees it
-            log.warning("fabric: nobody can say whether %s is drained: %s", ref.tenant, error)
-            return False
+        pause, longest = self._settings.hold_seconds
+        while True:
+            try:
+                passed = await self._passed(ref)
+            except Exception as error:  # noqa: BLE001 - it is asked again, and nothing more is fetched meanwhile
+                log.warning("fabric: nobody can say whether %s is drained: %s", ref.tenant, error)
+                self._set_holding(holding=True)
+                if await self._rested(pause):
+                    return None
+                pause = min(longest, pause * 2)
+            else:
+                self._set_holding(holding=False)
+                return passed
 
     async def _put_away(self, delivery: Delivery, reason: str) -> None:
         """Park one, and only when that is confirmed say that it need not come again."""

@@ -28,6 +28,7 @@ from mainspring.fabric.errors import Refused, Unreachable
 from mainspring.fabric.port import Hook
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.tasks import ended
+from mainspring.spine.errors import Transient
 
 log = logging.getLogger("mainspring.fabric")
 
@@ -138,7 +139,10 @@ class Link:
                 assert self._ready is not None
                 await self._ready(client)
                 await self._listen_again(client)
-            except (Refused, Unreachable) as error:
+            except (
+                Refused,
+                Transient,
+            ) as error:  # the lock under which a stream is migrated is the database's
                 await _dispose(client)
                 self._refusal = str(error) if isinstance(error, Refused) else ""
                 self._last_error = str(error)

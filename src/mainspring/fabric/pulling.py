@@ -22,6 +22,7 @@ from mainspring.fabric.hand import Hand
 from mainspring.fabric.link import Link, reaching
 from mainspring.fabric.settings import FabricSettings
 from mainspring.fabric.tasks import ended
+from mainspring.spine.errors import Transient
 
 log = logging.getLogger("mainspring.fabric")
 
@@ -118,7 +119,10 @@ class Pull:
                 pause, _ = _PAUSE_SECONDS
                 await self._serve(client)
                 await self._until_room()
-            except (Unreachable, Refused) as error:
+            except (
+                Transient,
+                Refused,
+            ) as error:  # the lock under which a consumer is migrated is the database's
                 self.reason = str(error) if isinstance(error, Refused) else ""
                 log.log(
                     logging.ERROR if isinstance(error, Refused) else logging.INFO,
