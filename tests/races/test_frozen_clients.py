@@ -15,6 +15,7 @@ from tests.databases import Database
 pytestmark = pytest.mark.slow
 
 LOCK = "select from mainspring.engine for update"
+WAITING = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
 
 
 @pytest.fixture
@@ -56,9 +57,11 @@ async def test_who_only_waits_between_statements_or_for_a_lock_is_left_alone(dat
     await holds.execute("begin")
     await holds.execute(LOCK)
     waiting = asyncio.create_task(waits.execute(LOCK))
-    await asyncio.sleep(0.2)
     pool = await create_pool(max_size=1, **database.dsn)
-    assert await end_frozen(pool, after_seconds=0.05) == 0
+    async with asyncio.timeout(20):
+        while not await pool.fetchval(WAITING):  # noqa: ASYNC110 - the database wakes nobody when one waits
+            await asyncio.sleep(0)
+    assert await end_frozen(pool, after_seconds=0.0) == 0
     await holds.execute("commit")
     await waiting
     for conn in (holds, waits):

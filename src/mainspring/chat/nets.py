@@ -66,10 +66,8 @@ class Nets:
 
     async def run_once(self) -> bool:
         """Ask once whether there is anything to repair, and repair it; True when more may be left."""
-        before, self._sessions.watch = (
-            self._sessions.watch,
-            None,
-        )  # it begins anew if the database cannot be asked
+        # the watch begins anew if the database cannot be asked
+        before, self._sessions.watch = self._sessions.watch, None
         async with self._db.system("delivery nets") as scope:
             due = await scope.fetchrow(_DUE_NETS, model.HOPS_MAX)
         assert due is not None

@@ -139,10 +139,8 @@ class Link:
                 assert self._ready is not None
                 await self._ready(client)
                 await self._listen_again(client)
-            except (
-                Refused,
-                Transient,
-            ) as error:  # the lock under which a stream is migrated is the database's
+            except (Refused, Transient) as error:
+                # Transient and not only Unreachable: the lock under which a stream is migrated is the database's
                 await _dispose(client)
                 self._refusal = str(error) if isinstance(error, Refused) else ""
                 self._last_error = str(error)

@@ -119,10 +119,8 @@ class Pull:
                 pause, _ = _PAUSE_SECONDS
                 await self._serve(client)
                 await self._until_room()
-            except (
-                Transient,
-                Refused,
-            ) as error:  # the lock under which a consumer is migrated is the database's
+            except (Transient, Refused) as error:
+                # Transient and not only Unreachable: the lock under which a consumer is migrated is the database's
                 self.reason = str(error) if isinstance(error, Refused) else ""
                 log.log(
                     logging.ERROR if isinstance(error, Refused) else logging.INFO,
