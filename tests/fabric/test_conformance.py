@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pytest
@@ -278,7 +277,9 @@ async def test_what_a_frozen_instance_had_goes_to_another(subject: Subject) -> N
 
 @pytest.mark.slow
 async def test_what_nobody_ever_answers_is_parked_unless_the_drain_is_past_it(make: Make) -> None:
-    subject = make(deliver_max=2, ack_wait_seconds=0.3)
+    subject = make(
+        deliver_max=2
+    )  # a shorter ack wait runs out on a busy machine while what came is still being frozen
     watcher = await subject.instance()
 
     async def passed(one: EventRef) -> bool:
@@ -385,13 +386,13 @@ async def test_a_broadcast_is_heard_by_everybody_and_nobody_elses(subject: Subje
     await here.listen("heads", lambda tenant, data: heard.append(("here", tenant, data)))
     await there.listen("heads", lambda tenant, data: heard.append(("there", tenant, data)))
     await there.listen("live", lambda tenant, data: heard.append(("live", tenant, data)))
-    with suppress(Unreachable):
-        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)
     await here.broadcast(TENANT, "heads", b"1")
     await here.broadcast(OTHER, "heads", b"2")
-    await until(lambda: len(heard) >= 4)
+    await here.broadcast(TENANT, "live", b"3")  # behind them: whatever strays to its topic has come by then
+    await until(lambda: ("live", TENANT, b"3") in heard and len(heard) >= 5)
     assert sorted(heard) == [
-        ("here", TENANT, b"1"), ("here", OTHER, b"2"), ("there", TENANT, b"1"), ("there", OTHER, b"2"),
+        ("here", TENANT, b"1"), ("here", OTHER, b"2"), ("live", TENANT, b"3"), ("there", TENANT, b"1"), ("there", OTHER, b"2"),
     ]  # fmt: skip
 
 

@@ -320,7 +320,7 @@ async def test_a_stream_that_was_changed_by_hand_is_refused_by_the_field(subject
     assert "delete" in said
 
 
-async def test_a_changed_consumer_is_refused_and_said_by_health(subject: JetStreamSubject) -> None:
+async def test_a_changed_consumer_is_refused_to_who_comes_later(subject: JetStreamSubject) -> None:
     fabric = await subject.instance()
     await shared(subject, fabric, Took())
     js, names = fabric._link.jetstream, subject.settings.names
